@@ -1,0 +1,222 @@
+"""The file operations of the directory store: the one place where it meets the file system and its errors.
+
+Folders are made 0700 and files 0600. Files are opened without following links. A file appears complete or not at all:
+written beside its place under a temporary name, flushed to disk, renamed. Temporary names start with ``.tmp-``; listings
+skip everything that starts with a dot, so what a killed writer leaves is never read. Every `OSError` becomes a
+`StoreError` with the path and the errno's name; only a read may answer `NotFoundError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cachekit.errors import LimitError, NotFoundError, StoreError, UnsupportedError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where stores are only read
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_TIMEOUT_S = 10.0
+"""A head move holds the lock for milliseconds; whoever keeps it this long is stopped or on a dead disk."""
+
+KEPT_IN_QUARANTINE = 16
+"""Enough to study what happened; a disk that keeps damaging files must not fill up with them."""
+
+_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_POLL_S = 0.005
+
+
+def describe(exc: OSError) -> str:
+    """The errno's name and its text: ``ENOSPC: No space left on device``."""
+    name = errno.errorcode.get(exc.errno, "") if exc.errno is not None else ""
+    return f"{name or type(exc).__name__}: {exc.strerror or exc}"
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Map what the file system says: absence to `NotFoundError`, everything else to `StoreError`."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise NotFoundError(f"{path} does not exist") from exc
+    except OSError as exc:
+        raise StoreError(f"cannot read {path}: {describe(exc)}") from exc
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Map what the file system says to `StoreError`: a folder that vanished meanwhile proves no absence."""
+    try:
+        yield
+    except OSError as exc:
+        raise StoreError(f"cannot write {path}: {describe(exc)}") from exc
+
+
+def read(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """All bytes of a regular file. Raises `NotFoundError`, `LimitError` beyond ``max_bytes``, `StoreError`."""
+    with reading(path):
+        # Without O_NONBLOCK, a FIFO in a file's place would block for ever.
+        descriptor = os.open(path, os.O_RDONLY | _OPEN | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{path} is not a regular file")
+            data = file.read() if max_bytes is None else file.read(max_bytes + 1)
+    if max_bytes is not None and len(data) > max_bytes:
+        raise LimitError(f"{path} has more than the {max_bytes} bytes it may have")
+    return data
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file (not a link to one) is there."""
+    with reading(path):
+        try:
+            return stat.S_ISREG(os.lstat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def names(folder: Path) -> list[str]:
+    """What the folder holds, sorted, without names that start with a dot; a missing folder holds nothing."""
+    with reading(folder):
+        try:
+            found = [entry.name for entry in folder.iterdir()]
+        except FileNotFoundError:
+            return []
+    return sorted(name for name in found if not name.startswith("."))
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and its missing parents, each 0700 and flushed into its parent."""
+    with writing(folder):
+        _make_folder(folder)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        _make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    _flush_folder(folder.parent)
+
+
+def check_private(folder: Path) -> bool:
+    """Whether the folder exists; raises `StoreError` if others could plant files in it.
+
+    It must be a folder, not a link to one, that neither group nor others can write, and belong to this user or to root
+    (root itself may read anybody's, as it does in a container with a mounted folder).
+    """
+    with reading(folder):
+        try:
+            found = os.lstat(folder)
+        except FileNotFoundError:
+            return False
+    if not stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"{folder} must be a folder, and not a link to one")
+    if os.name != "posix":
+        return True
+    if found.st_mode & 0o022:
+        raise StoreError(
+            f"{folder} can be written by other users: run chmod 700 on it, or use another folder"
+        )
+    if os.geteuid() != 0 and found.st_uid not in {0, os.geteuid()}:
+        raise StoreError(
+            f"{folder} belongs to user {found.st_uid}, not to {os.geteuid()}: use another folder"
+        )
+    return True
+
+
+def write(path: Path, data: bytes) -> None:
+    """Put the bytes at ``path`` in one step, replacing what is there; durable when this returns."""
+    make_folder(path.parent)
+    temporary = path.parent / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+    with writing(path):
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                temporary.unlink()
+            raise
+        _flush_folder(path.parent)
+
+
+def move_aside(path: Path, quarantine: Path) -> None:
+    """Move a damaged file into the quarantine folder under a name of its own; absent is fine."""
+    if not is_file(path):
+        return
+    make_folder(quarantine)
+    with writing(quarantine):
+        # Digits first and of equal length, so that names sort by age.
+        with contextlib.suppress(FileNotFoundError):  # somebody else moved it first
+            path.replace(quarantine / f"{time.time_ns():020d}-{secrets.token_hex(2)}-{path.name}")
+        for name in names(quarantine)[:-KEPT_IN_QUARANTINE]:
+            with contextlib.suppress(FileNotFoundError):
+                (quarantine / name).unlink()
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold an exclusive lock on the file, across threads and processes of this host; a killed holder releases it.
+
+    Raises `StoreError` if the lock is not free within ``timeout_s`` seconds, `UnsupportedError` where there is no flock.
+    """
+    if fcntl is None:
+        raise UnsupportedError("a directory store can be written on Linux and macOS only (it needs flock)")
+    make_folder(path.parent)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN, 0o600)
+    try:
+        _lock(descriptor, path, time.monotonic() + timeout_s)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _lock(descriptor: int, path: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            if time.monotonic() >= deadline:
+                raise StoreError(f"cannot lock {path}: another process has held it for too long") from exc
+            time.sleep(_POLL_S)
+        except OSError as exc:
+            raise StoreError(f"cannot lock {path}: {describe(exc)}") from exc
+        else:
+            return
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name != "posix":  # Windows cannot open folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(descriptor)
+    except OSError as exc:
+        if exc.errno not in {
+            errno.EINVAL,
+            errno.ENOTSUP,
+            errno.EBADF,
+        }:  # file systems that cannot flush folders
+            raise
+    finally:
+        os.close(descriptor)
