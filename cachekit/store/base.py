@@ -33,7 +33,7 @@ MAX_DOCUMENT_BYTES = 256 * 2**20
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,127}")
-_NAMESPACE = re.compile(r"[0-9a-z][0-9a-z_-]{0,62}")
+_NAMESPACE = re.compile(r"[0-9a-z][0-9a-z._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def check_namespace(namespace: str) -> str:
     """The namespace itself, else `ConfigurationError` naming what is allowed."""
     if not _NAMESPACE.fullmatch(namespace):
         raise ConfigurationError(
-            f"namespace {namespace!r:.80} must start with a letter or digit and have 1 to 63 of a-z, 0-9, - and _"
+            f"namespace {namespace!r:.80} must have 1 to 63 of a-z, 0-9, ., - and _ and start with a letter or digit"
         )
     return namespace
 

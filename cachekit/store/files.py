@@ -1,9 +1,9 @@
 """The file operations of the directory store: the one place where it meets the file system and its errors.
 
-Folders are made 0700 and files 0600. Files are opened without following links. A file appears complete or not at all:
-written beside its place under a temporary name, flushed to disk, renamed. Temporary names start with ``.tmp-``; listings
-skip everything that starts with a dot, so what a killed writer leaves is never read. Every `OSError` becomes a
-`StoreError` with the path and the errno's name; only a read may answer `NotFoundError`.
+Folders are made 0700 and files 0600. Files are opened without following links. A file appears complete or not at
+all: written beside its place under a temporary name, flushed to disk, renamed. Temporary names start with ``.tmp-``;
+listings skip everything that starts with a dot, so what a killed writer leaves is never read. Every `OSError` becomes
+a `StoreError` with the path and the errno's name; only a read may answer `NotFoundError`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def move_aside(path: Path, quarantine: Path) -> None:
 def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold an exclusive lock on the file, across threads and processes of this host; a killed holder releases it.
 
-    Raises `StoreError` if the lock is not free within ``timeout_s`` seconds, `UnsupportedError` where there is no flock.
+    Raises `StoreError` if the lock is not free within ``timeout_s`` seconds, `UnsupportedError` where flock is missing.
     """
     if fcntl is None:
         raise UnsupportedError("a directory store can be written on Linux and macOS only (it needs flock)")
