@@ -9,7 +9,7 @@ Everything here is a value. Merging is a set union, so it is commutative, associ
 
 from __future__ import annotations
 
-import hashlib
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,9 +27,11 @@ _LABEL = re.compile(r"(\d{1,7})x(\d{1,7})x(\d{1,7})((?:,[^,=]+=[^,]*)*)")
 _MAX_SIDE = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, order=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """What people ask for: width and height in pixels, images per batch, and anything else that varies.
+
+    Two shapes are equal if their labels are, so that a variant of 1 is neither ``true`` nor 1.0.
 
     Raises:
         ConfigurationError: a size is not a positive integer, or the variant is not sorted or not scalar.
@@ -59,6 +61,14 @@ class Shape:
                 )
             if isinstance(scalar, str) and "," in scalar:
                 raise ConfigurationError(f"variant {name} must not contain a comma: {scalar!r}")
+            if isinstance(scalar, float) and not math.isfinite(scalar):
+                raise ConfigurationError(f"variant {name} must be finite: {scalar!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self.label == other.label
+
+    def __hash__(self) -> int:
+        return hash(self.label)
 
     @classmethod
     def of(cls, width: int, height: int, batch: int, **variant: Scalar) -> Shape:
@@ -98,9 +108,14 @@ def _scalar(text: str) -> Scalar:
 
 def _text(value: Scalar) -> str:
     """Write text bare unless it would be read back as something else."""
-    if isinstance(value, str) and _scalar(value) == value and isinstance(_scalar(value), str):
+    if isinstance(value, str) and value.isprintable() and value == value.strip() and _is_plain(value):
         return value
     return canonical.dumps(value).decode()
+
+
+def _is_plain(text: str) -> bool:
+    read = _scalar(text)
+    return isinstance(read, str) and read == text
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +149,15 @@ def accepts(unit: Unit, signature: str) -> bool:
     except (CorruptError, UnicodeEncodeError):
         return False
     symbols: dict[str, int] = {}
-    derived: list[str] = []
+    derived: list[tuple[str, int]] = []
     if not _bind(pattern, call, symbols, derived) or not _in_ranges(unit.ranges, symbols):
         return False
-    return all(guards.holds(text, symbols) for text in (*derived, unit.guards))
+    if not all(guards.equals(text, size, symbols) for text, size in derived):
+        return False
+    return guards.holds(unit.guards, symbols)
 
 
-def _bind(pattern: Any, call: Any, symbols: dict[str, int], derived: list[str]) -> bool:
+def _bind(pattern: Any, call: Any, symbols: dict[str, int], derived: list[tuple[str, int]]) -> bool:
     """Match `call` against `pattern`, collecting the size of each symbol and equations over symbols to check."""
     if isinstance(pattern, dict) and isinstance(call, dict):
         if pattern.keys() != call.keys():
@@ -158,7 +175,7 @@ def _bind(pattern: Any, call: Any, symbols: dict[str, int], derived: list[str]) 
     return type(pattern) is type(call) and bool(pattern == call)
 
 
-def _bind_sizes(pattern: Any, call: Any, symbols: dict[str, int], derived: list[str]) -> bool:
+def _bind_sizes(pattern: Any, call: Any, symbols: dict[str, int], derived: list[tuple[str, int]]) -> bool:
     """Match the sizes or strides of one tensor: equal numbers, one symbol, or an expression such as ``16*s0``."""
     if not isinstance(pattern, list) or not isinstance(call, list) or len(pattern) != len(call):
         return False
@@ -166,7 +183,7 @@ def _bind_sizes(pattern: Any, call: Any, symbols: dict[str, int], derived: list[
         if type(theirs) is not int:
             return False
         if isinstance(mine, str) and not mine.isidentifier():
-            derived.append(f"({mine}) == {theirs}")
+            derived.append((mine, theirs))
         elif isinstance(mine, str):
             if symbols.setdefault(mine, theirs) != theirs:
                 return False
@@ -243,9 +260,7 @@ def _unique_units(units: Iterable[Unit]) -> tuple[Unit, ...]:
 
 def _unique_rows(rows: Iterable[ShapeRow]) -> tuple[ShapeRow, ...]:
     unique = {(row.shape, tuple(sorted(set(row.unit_ids)))) for row in rows}
-    ordered = sorted(unique, key=lambda item: (item[0].width, item[0].height, item[0].batch, _row_key(*item)))
+    ordered = sorted(
+        unique, key=lambda item: (item[0].width, item[0].height, item[0].batch, item[0].label, item[1])
+    )
     return tuple(ShapeRow(shape, ids) for shape, ids in ordered)
-
-
-def _row_key(shape: Shape, ids: tuple[str, ...]) -> bytes:
-    return hashlib.sha256(canonical.dumps([shape.variant, ids])).digest()

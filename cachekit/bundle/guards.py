@@ -45,7 +45,15 @@ def holds(expression: str, symbols: Mapping[str, int]) -> bool:
         return True
     try:
         return _truth(_parse(expression), symbols)
-    except (_UnknownError, ZeroDivisionError):
+    except (_UnknownError, ZeroDivisionError, RecursionError):
+        return False
+
+
+def equals(expression: str, expected: int, symbols: Mapping[str, int]) -> bool:
+    """Tell whether `expression` is provably the integer `expected` for these sizes."""
+    try:
+        return _number(_parse(expression), symbols) == expected
+    except (_UnknownError, ZeroDivisionError, RecursionError):
         return False
 
 
@@ -63,10 +71,7 @@ def _parse(expression: str) -> ast.expr:
 
 
 def _truth(node: ast.expr, symbols: Mapping[str, int]) -> bool:
-    try:
-        value = _value(node, symbols)
-    except RecursionError as exc:
-        raise _UnknownError from exc
+    value = _value(node, symbols)
     if not isinstance(value, bool):
         raise _UnknownError
     return value
