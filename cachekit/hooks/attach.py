@@ -1,0 +1,151 @@
+"""``attach``: the one call an engine makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cachekit.errors import CachekitError, ConfigurationError
+from cachekit.hooks.compile import compile_denoiser
+from cachekit.hooks.diffusers import DiffusersTarget, is_pipeline
+from cachekit.hooks.module import ModuleTarget
+from cachekit.identity import Fingerprint, Plan, fingerprint
+from cachekit.runtime import torch_private
+from cachekit.runtime.session import Session
+from cachekit.settings import Settings
+
+log = logging.getLogger("cachekit")
+
+Target = DiffusersTarget | ModuleTarget
+
+
+def attach(
+    target: Any,
+    *,
+    plan: Plan | None = None,
+    mode: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
+    save: str | None = None,
+    settings: Settings | None = None,
+) -> Session:
+    """Make the next start of ``target`` a warm one, and this one too if it was seen before.
+
+    Finds what is kept for exactly this pipeline, toolchain and plan, installs it, compiles the denoiser by the plan
+    and registers what runs. Call it once, after loading, moving and changing the pipeline and before its first call.
+
+    Args:
+        target: a diffusers pipeline, or any ``torch.nn.Module`` (also one from ``torch.compile``).
+        plan: how to compile; by default :meth:`Plan.for_pipeline`. With ``Plan(..., scope="caller")`` the engine
+            compiles by itself, and artifacts are attributed only while this is the one session of the process.
+        mode, dir, save: override ``CACHEKIT_MODE``, ``CACHEKIT_DIR``, ``CACHEKIT_SAVE``.
+        settings: replaces the environment altogether.
+
+    Returns:
+        The session. If anything fails it is disabled, says why in ``report()``, and the engine keeps running.
+
+    Raises:
+        ConfigurationError: an argument is wrong: no module, a plan or mode that does not exist. The environment's
+            mistakes do not raise: they disable the session.
+    """
+    if not is_pipeline(target) and not _is_module(target):
+        raise ConfigurationError(f"attach needs a diffusers pipeline or a torch.nn.Module, not {type(target).__name__}")
+    chosen: Target = DiffusersTarget(target) if is_pipeline(target) else ModuleTarget(target)
+    reason, settings = _settings(settings, mode=mode, dir=dir, save=save)
+    plan = _plan(target, plan)
+    session = Session(
+        settings,
+        plan,
+        identify=lambda: _identify(target, plan),
+        cpp_requirements=lambda: _cpp_requirements(plan),
+        label=chosen.label,
+    )
+    reason = reason or _unsupported() or ("CACHEKIT_MODE=off" if settings.mode == "off" else None)
+    if reason:
+        session.disable(reason)
+    else:
+        session.bind()
+    _start(session, chosen, plan)
+    return session
+
+
+def _start(session: Session, target: Target, plan: Plan) -> None:
+    """Compile and observe; without a cache, compile only."""
+    try:
+        live = session.state != "disabled"
+        for name, module in target.denoisers():
+            inner = torch_private.original_module(module)
+            compile_denoiser(inner, plan, session.backend() if live else None, session.undo)
+            if live:
+                _observe(session, name, module)
+        if live:
+            target.watch(session)
+    except Exception as exc:  # whatever torch or diffusers raise while being told to compile
+        session.disable(f"{type(exc).__name__}: {exc}")
+
+
+def _observe(session: Session, name: str, module: Any) -> None:
+    if torch_private.original_module(module) is not module:
+        session.undo(setattr, module, "forward", module.forward)
+        module.forward = session.observed(name, module.forward)
+        return
+    before = torch_private.compiled_call(module)
+    session.undo(torch_private.set_compiled_call, module, before)
+    torch_private.set_compiled_call(module, session.observed(name, before or torch_private.plain_call(module)))
+
+
+def _identify(target: Any, plan: Plan) -> Fingerprint:
+    return fingerprint(target, plan)
+
+
+def _cpp_requirements(plan: Plan) -> Mapping[str, str]:
+    from cachekit.identity.toolchain import host_requirements
+
+    return host_requirements(plan)
+
+
+def _plan(target: Any, plan: Plan | None) -> Plan:
+    if plan is not None and not isinstance(plan, Plan):
+        raise ConfigurationError(f"plan must be a cachekit.Plan, not {type(plan).__name__}")
+    if plan is not None:
+        return plan
+    chosen = Plan.for_pipeline(target)
+    if torch_private.original_module(target) is not target:
+        return dataclasses.replace(chosen, scope="caller", dynamic=None, fullgraph=False)
+    return chosen
+
+
+def _settings(given: Settings | None, **overrides: Any) -> tuple[str | None, Settings]:
+    """The settings to use, and why the session must be disabled if the environment's are wrong."""
+    chosen = {name: value for name, value in overrides.items() if value is not None}
+    if "dir" in chosen:
+        chosen["dir"] = Path(chosen["dir"]).absolute()
+    if given is not None:
+        return None, dataclasses.replace(given, **chosen)
+    try:
+        settings = Settings.from_env()
+    except CachekitError as exc:
+        return exc.diagnostics(), Settings(dir=Path(os.sep), mode="off")
+    if settings.unknown:
+        log.warning("cachekit does not know %s", ", ".join(settings.unknown))
+    return None, dataclasses.replace(settings, **chosen)
+
+
+def _unsupported() -> str | None:
+    """Why nothing can be cached here, if so (design section 12)."""
+    if not sys.platform.startswith("linux"):
+        return f"platform {sys.platform} is not supported"
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if distributed.get_world_size() > 1:
+            return "torch.distributed with more than one rank: ranks must decide together, which they cannot yet"
+    return None
+
+
+def _is_module(target: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(target, torch.nn.Module)

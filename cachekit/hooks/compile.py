@@ -1,0 +1,37 @@
+"""Carrying out a plan: compile a denoiser, whole or by its repeated blocks, so that it can be put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cachekit.identity import Plan
+from cachekit.identity.pipeline import repeated_blocks
+from cachekit.runtime import torch_private
+
+Undo = Callable[..., None]
+
+
+def compile_denoiser(module: Any, plan: Plan, backend: Any, undo: Undo) -> None:
+    """Compile ``module`` as the plan says, through ``backend``; ``undo(function, *args)`` collects the way back.
+
+    ``backend`` None compiles through plain Inductor. A plan whose caller compiles by itself changes nothing.
+    """
+    arguments: dict[str, Any] = {"dynamic": plan.dynamic, "fullgraph": plan.fullgraph}
+    if backend is None:
+        arguments |= {"mode": plan.mode} if plan.mode else {"options": dict(plan.options) or None}
+    else:
+        arguments["backend"] = backend
+    for part in compiled_parts(module, plan):
+        undo(torch_private.set_compiled_call, part, torch_private.compiled_call(part))
+        part.compile(**arguments)
+
+
+def compiled_parts(module: Any, plan: Plan) -> list[Any]:
+    """The modules that the plan compiles one by one."""
+    if plan.scope == "caller":
+        return []
+    if plan.scope == "module":
+        return [module]
+    names = repeated_blocks(module)
+    return [part for part in module.modules() if type(part).__name__ in names]

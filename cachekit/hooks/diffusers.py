@@ -1,0 +1,145 @@
+"""A diffusers pipeline as a target: its denoisers, the sizes they really ran, and when a generation has ended.
+
+Sizes come from the latents of the forward, not from what was asked for: a pipeline rounds sizes, and an engine may
+split a batch. Where latents are packed into tokens (Flux, Qwen-Image) the height and width are those of the
+pipeline's own ``prepare_latents`` call, rounded down to what its packing can hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cachekit.bundle import Shape
+from cachekit.identity import pipeline as identity
+from cachekit.runtime.session import Session
+
+_LATENTS = ("sample", "hidden_states", "x", "latent_model_input")
+_END = "maybe_free_model_hooks"
+_START = "check_inputs"
+_LATENT_SIZE = "prepare_latents"
+
+
+class DiffusersTarget:
+    """One pipeline and its generations."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self._asked: tuple[int, int] | None = None
+
+    def denoisers(self) -> list[tuple[str, Any]]:
+        """(component name, module) of each denoiser."""
+        return list(identity.denoisers(self.pipe))
+
+    def watch(self, session: Session) -> None:
+        """Learn of a generation's start, size and end through methods that every pipeline calls."""
+        session.generations_delimited = _calls(self.pipe, _END)
+        _before(self.pipe, _START, session.generation_started, session)
+        _before_call(self.pipe, _LATENT_SIZE, self._remember_size, session)
+        _before(self.pipe, _END, session.generation_finished, session)
+
+    def _remember_size(self, bound: Mapping[str, Any]) -> None:
+        height, width = bound.get("height"), bound.get("width")
+        if isinstance(height, int) and isinstance(width, int):
+            self._asked = (width, height)
+
+    def label(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shape | None:
+        """The shape that one forward really ran, None where it cannot be told.
+
+        Width and height in pixels; batch in images, classifier-free guidance's second half not counted (it is the
+        variant ``cfg``); frames of a video and the length of the prompt where they vary are variants too.
+        """
+        latents = _latents(args, kwargs)
+        if latents is None or latents.ndim not in (3, 4, 5):
+            return None
+        size = self._packed_size(latents) if latents.ndim == 3 else self._latent_size(latents)
+        if size is None:
+            return None
+        width, height, variant = size
+        batch = int(latents.shape[0])
+        if batch % 2 == 0 and _guided_in_one_batch(self.pipe):
+            batch, variant["cfg"] = batch // 2, True
+        return Shape.of(width, height, batch, **variant)
+
+    def _latent_size(self, latents: Any) -> tuple[int, int, dict[str, Any]]:
+        scale = _scale(self.pipe)
+        variant = {"frames": int(latents.shape[2])} if latents.ndim == 5 else {}
+        return int(latents.shape[-1]) * scale, int(latents.shape[-2]) * scale, variant
+
+    def _packed_size(self, latents: Any) -> tuple[int, int, dict[str, Any]] | None:
+        if self._asked is None:
+            return None
+        grid = _scale(self.pipe) * 2  # packing joins 2 x 2 latents into a token
+        width, height = (side // grid * grid for side in self._asked)
+        tokens = (width // grid) * (height // grid)
+        return (width, height, {}) if tokens and latents.shape[1] % tokens == 0 else None
+
+
+def is_pipeline(target: Any) -> bool:
+    """Whether ``target`` is a diffusers pipeline; does not import diffusers."""
+    return any(cls.__name__ == "DiffusionPipeline" and cls.__module__.startswith("diffusers.") for cls in type(target).__mro__)
+
+
+def _latents(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The latents of a denoiser's call: its first tensor by position or by the usual names."""
+    found = args[0] if args else next((kwargs[name] for name in _LATENTS if name in kwargs), None)
+    return found if hasattr(found, "ndim") else None
+
+
+def _scale(pipe: Any) -> int:
+    return int(getattr(pipe, "vae_scale_factor", 8))
+
+
+def _guided_in_one_batch(pipe: Any) -> bool:
+    """Whether unconditional and conditional halves go through one forward (U-Nets do that)."""
+    try:
+        guided = bool(pipe.do_classifier_free_guidance)
+    except AttributeError:
+        return False  # guidance is unknown before the first call, or the pipeline has none
+    return guided and hasattr(pipe, "unet")
+
+
+def _calls(pipe: Any, name: str) -> bool:
+    code = getattr(inspect.unwrap(type(pipe).__call__), "__code__", None)
+    return code is not None and name in code.co_names and callable(getattr(pipe, name, None))
+
+
+def _before(pipe: Any, name: str, hook: Callable[[], None], session: Session) -> None:
+    _replace(pipe, name, lambda original: _and_then(hook, original), session)
+
+
+def _and_then(hook: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        hook()
+        return original(*args, **kwargs)
+
+    return wrapped
+
+
+def _before_call(pipe: Any, name: str, hook: Callable[[Mapping[str, Any]], None], session: Session) -> None:
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            try:
+                hook(signature.bind(*args, **kwargs).arguments)
+            except TypeError:
+                pass  # a wrong call: the original says so better
+            return original(*args, **kwargs)
+
+        return wrapped
+
+    _replace(pipe, name, wrapper, session)
+
+
+def _replace(pipe: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], session: Session) -> None:
+    """Shadow a method on the instance, and take the shadow away on close."""
+    original = getattr(pipe, name, None)
+    if not callable(original) or name in vars(pipe):
+        return  # absent, or somebody else's patch: leave it
+    setattr(pipe, name, wrapper(original))
+    session.undo(vars(pipe).pop, name, None)

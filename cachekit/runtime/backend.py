@@ -1,0 +1,120 @@
+"""The compiler backend of one session: Inductor, watched.
+
+Each session compiles through its own callable, so Dynamo never serves one session's code to another; each compiled
+graph remembers what it was made from, so that a later call can tell which artifacts it used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cachekit.runtime import recorder, torch_private
+from cachekit.runtime.profile import Needs, Profile
+from cachekit.runtime.signature import GraphSignature, graph_signature
+
+
+@dataclass
+class Graph:
+    """One compiled graph: whose it is, what it used, what it accepts, and how long the backend took (seconds)."""
+
+    profile: Profile
+    needs: Needs
+    signature: GraphSignature | None
+    ranges: dict[str, tuple[int, int | None]]
+    seconds: float
+    unit_id: str = ""
+
+
+@dataclass
+class Call:
+    """One forward in progress on one thread: graphs compiled in it, and graphs that ran if anyone wants to know."""
+
+    compiled: list[Graph] = field(default_factory=list)
+    ran: list[Graph] | None = None
+
+
+class Host(Protocol):
+    """What the backend asks of its session; none of these raises except in strict mode."""
+
+    recording: recorder.Recording
+
+    def before_compile(self) -> Profile | None:
+        """The profile this compile belongs to; None once the session is disabled."""
+
+    def after_compile(self, graph: Graph) -> None:
+        """A graph was compiled or found."""
+
+    def current_call(self) -> Call | None:
+        """The forward in progress on this thread."""
+
+    def refuse_compile(self) -> Callable[[], None] | None:
+        """In strict mode, what raises instead of compiling."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours failed: go on without a cache."""
+
+
+class SessionBackend:
+    """Give it to ``torch.compile(backend=...)``; ``mode``, ``options`` and ``dynamic`` are those of the plan."""
+
+    __name__ = "cachekit"
+
+    def __init__(self, host: Host, *, mode: str | None, options: dict[str, Any], dynamic: bool | None) -> None:
+        self._host = host
+        self._mode = mode
+        self._options = options
+        self._dynamic = dynamic
+
+    def __call__(self, graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile one graph; errors of the compiler itself pass through, ours never do."""
+        profile = self._host.before_compile()
+        if profile is None:
+            return self._compile(graph, inputs)
+        dynamic = self._dynamic is not False
+        names = self._guarded(torch_private.placeholders, graph) if dynamic else None
+        started = time.perf_counter()
+        with recorder.scope(self._host.recording):
+            compiled = self._compile(graph, inputs)
+        record = Graph(profile, Needs(), None, {}, time.perf_counter() - started)
+        if names:
+            self._guarded(self._describe, record, names)
+        self._host.after_compile(record)
+        return self._watched(record, compiled)
+
+    def _compile(self, graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        refuse = self._host.refuse_compile()
+        settings: dict[str, Any] = {"mode": self._mode, "options": self._options, "dynamic": self._dynamic}
+        if refuse is None:
+            return torch_private.compile_inductor(graph, inputs, **settings)
+        with torch_private.on_real_compile(refuse):
+            return torch_private.compile_inductor(graph, inputs, **settings)
+
+    def _describe(self, record: Graph, names: list[tuple[str, Any]]) -> None:
+        import torch
+
+        guards, ranges = torch_private.shape_guards()
+        signature = graph_signature(names, guards, torch.Tensor)
+        record.signature = signature
+        record.ranges = {signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols}
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as exc:
+            self._host.failed(exc)
+            return None
+
+    def _watched(self, record: Graph, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        current_call = self._host.current_call
+
+        def run(*args: Any) -> Any:
+            call = current_call()
+            if call is not None and call.ran is not None:
+                call.ran.append(record)
+            return compiled(*args)
+
+        run._boxed_call = getattr(compiled, "_boxed_call", False)  # type: ignore[attr-defined]
+        return run

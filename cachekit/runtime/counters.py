@@ -1,0 +1,59 @@
+"""What torch's own counters say happened: hits, misses and bypasses by kind of artifact.
+
+A hit in the AOTAutograd cache implies one in the Inductor cache, so kinds are never added up. An
+``autograd_cache_miss`` may be an attempt that was looked up, abandoned and restarted; what counts as missed is what
+had to be made: ``autograd_cache_saved`` and ``fxgraph_cache_miss``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cachekit.runtime import torch_private
+
+_GROUPS = ("inductor", "aot_autograd")
+_NAMES = {
+    "hits": {"inductor": "fxgraph_cache_hit", "aot_autograd": "autograd_cache_hit"},
+    "misses": {"inductor": "fxgraph_cache_miss", "aot_autograd": "autograd_cache_saved"},
+    "bypasses": {"inductor": "fxgraph_cache_bypass", "aot_autograd": "autograd_cache_bypass"},
+}
+
+Snapshot = Mapping[str, Mapping[str, int]]
+
+
+def snapshot() -> Snapshot:
+    """The cache counters now."""
+    counters = torch_private.compile_counters()
+    return {group: {k: v for k, v in counters[group].items() if "cache" in k} for group in _GROUPS}
+
+
+@dataclass
+class Tally:
+    """Hits, misses and bypasses by kind, summed over the compiles of one session."""
+
+    hits: dict[str, int] = field(default_factory=dict)
+    misses: dict[str, int] = field(default_factory=dict)
+    bypasses: dict[str, int] = field(default_factory=dict)
+    raw: dict[str, int] = field(default_factory=dict)
+
+    def add(self, before: Snapshot, after: Snapshot) -> None:
+        """Count what happened between two snapshots."""
+        for outcome, names in _NAMES.items():
+            counts: dict[str, int] = getattr(self, outcome)
+            for group, name in names.items():
+                _bump(counts, group, after[group].get(name, 0) - before[group].get(name, 0))
+        for group in _GROUPS:
+            for name, value in after[group].items():
+                _bump(self.raw, f"{group}.{name}", value - before[group].get(name, 0))
+
+    def add_kernels(self, kernels: Mapping[str, bool]) -> None:
+        """Count C++ kernels: found compiled, or compiled now."""
+        compiled = sum(kernels.values())
+        _bump(self.misses, "kernel", compiled)
+        _bump(self.hits, "kernel", len(kernels) - compiled)
+
+
+def _bump(counts: dict[str, int], name: str, by: int) -> None:
+    if by:
+        counts[name] = counts.get(name, 0) + by

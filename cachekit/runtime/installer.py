@@ -1,0 +1,108 @@
+"""Find, verify, install: a bundle's artifacts into the folder where torch will look for them.
+
+What this host does not meet is left out and named. Nothing here raises into the engine: the session turns every
+error into a cold start with a reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Requires, megacache, unmet
+from cachekit.errors import CachekitError
+from cachekit.runtime import kernels, torch_private
+from cachekit.runtime.process import PrivateFolder
+
+
+@dataclass
+class Installed:
+    """What one installation did."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def install(store: Any, bundle: Bundle, folder: PrivateFolder, host: Mapping[str, str]) -> Installed:
+    """Read the artifacts that this host may use and put them where torch looks.
+
+    ``host`` answers the requirements of artifacts with C++ in them; those of kernels are found out here, and only if
+    the bundle holds any. Raises CachekitError where nothing at all could be read.
+    """
+    started = time.perf_counter()
+    done = Installed()
+    facts = dict(host)
+    if any(entry.kind == "kernel" for entry in bundle.entries):
+        _install_kernels(store, bundle, folder, facts, done)
+    artifacts = _read(store, bundle, TORCH_KINDS, facts, done)
+    if artifacts:
+        _load(megacache.encode(artifacts), artifacts, done)
+    done.seconds = time.perf_counter() - started
+    return done
+
+
+def _install_kernels(
+    store: Any, bundle: Bundle, folder: PrivateFolder, facts: dict[str, str], done: Installed
+) -> None:
+    """Probe answers first: the command line of a kernel depends on them."""
+    facts |= kernels.host_or_nothing()
+    probes = [e for e in bundle.entries if e.kind == "kernel" and e.key.endswith(kernels.PROBE_SUFFIX)]
+    answers = _read_entries(store, bundle, probes, facts, done)
+    done.counts["probe"] += kernels.learn(answers)
+    libraries = [e for e in bundle.entries if e.kind == "kernel" and not e.key.endswith(kernels.PROBE_SUFFIX)]
+    if any(not unmet(_without_command(entry.requires), facts) for entry in libraries):
+        facts |= kernels.kernel_requirements()  # may probe, which torch would do anyway when it looks a kernel up
+    found = _read_entries(store, bundle, libraries, facts, done)
+    done.counts["kernel"] += kernels.write_libraries(found, folder.inductor)
+
+
+def _without_command(needed: Requires) -> Requires:
+    return tuple((name, value) for name, value in needed if name != "command")
+
+
+def _read(
+    store: Any, bundle: Bundle, kinds: Iterable[str], facts: Mapping[str, str], done: Installed
+) -> list[Artifact]:
+    wanted = set(kinds)
+    return _read_entries(store, bundle, [e for e in bundle.entries if e.kind in wanted], facts, done)
+
+
+def _read_entries(
+    store: Any, bundle: Bundle, entries: Iterable[Any], facts: Mapping[str, str], done: Installed
+) -> list[Artifact]:
+    from cachekit.store.publish import read_artifacts
+
+    usable = {entry.identity for entry in entries if not _skip(entry.requires, facts, done)}
+    loaded = read_artifacts(store, bundle, lambda entry: entry.identity in usable)
+    done.problems.extend(str(problem) for problem in loaded.problems)
+    return list(loaded.artifacts)
+
+
+def _skip(needed: Any, facts: Mapping[str, str], done: Installed) -> bool:
+    """Whether this host must not use an artifact; counts the reason."""
+    differences = unmet(needed, facts)
+    if differences:
+        reason = ", ".join(f"{d.name} {d.wanted} is required, here {d.found or 'unknown'}" for d in differences)
+        done.skipped[reason] += 1
+    return bool(differences)
+
+
+def _load(data: bytes, artifacts: list[Artifact], done: Installed) -> None:
+    """Hand the canonical bundle to torch; a partial load is reported, never raised (torch#156813)."""
+    try:
+        with torch_private.compile_lock():
+            count = torch_private.load_artifacts(data)
+    except CachekitError:
+        raise
+    except Exception as exc:  # torch raises whatever its caches raise: OSError, unpickling errors, assertions
+        done.problems.append(f"torch loaded the bundle in part: {type(exc).__name__}: {exc}")
+        return
+    if count is None:
+        done.problems.append("torch refused the bundle; its log says why")
+        return
+    done.counts.update(artifact.kind for artifact in artifacts)

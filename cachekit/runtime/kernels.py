@@ -1,0 +1,183 @@
+"""C++ kernels and ISA probes: what a Mega-cache bundle lacks on a CPU, where it saves only a third without them.
+
+torch keeps C++ *source* in its artifacts and looks for ``<hash>.main.so`` beside it; in an empty folder it also
+compiles up to ten small probes to learn which vector ISA the compiler supports. Both are kept as ``kernel``
+artifacts: a kernel under everything that its machine code depends on, a probe's answer (``<sha256>.isa``, one byte)
+under the same less the command line. Neither is installed on a host that differs in any of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cachekit.bundle import Artifact, Identity, requires
+from cachekit.errors import CachekitError, StoreError
+from cachekit.runtime import recorder, torch_private
+
+PROBE_SUFFIX = ".isa"
+_SOURCE_SUFFIX = "main.cpp"
+
+_main_source = threading.local()
+_answers: dict[str, bool] = {}
+"""Probe digest -> answer: what this process knows of the compiler, from its own probes or from bundles."""
+
+
+def watch(stack: contextlib.ExitStack) -> None:
+    """Attribute kernels to scopes, answer known probes, skip needless header compiles; undone with ``stack``."""
+    cache = torch_private.code_cache()
+    _patch(stack, cache, "write", _watched_write(cache.write))
+    if hasattr(cache, "_precompile_header"):
+        _patch(stack, cache, "_precompile_header", _lazy_header(cache._precompile_header))
+    isa = torch_private.isa_class()
+    _patch(stack, isa, "check_build", _remembered_probe(isa.check_build))
+
+
+def _patch(stack: contextlib.ExitStack, owner: Any, name: str, replacement: Any) -> None:
+    stack.callback(setattr, owner, name, owner.__dict__[name])
+    setattr(owner, name, replacement)
+
+
+def _watched_write(original: Any) -> Any:
+    @functools.wraps(original)
+    def write(content: Any, extension: str, *args: Any, **kwargs: Any) -> Any:
+        key, path = original(content, extension, *args, **kwargs)
+        if extension == _SOURCE_SUFFIX:
+            library = Path(path).with_suffix(".so")
+            _main_source.library = library
+            recording = recorder.current()
+            if recording is not None:
+                relative = f"{library.parent.name}/{library.name}"
+                recording.add_kernel(relative, compiled=not library.exists())
+        return key, path
+
+    return write
+
+
+def _lazy_header(original: Any) -> Any:
+    @functools.wraps(original)
+    def precompile_header(*args: Any, **kwargs: Any) -> Any:
+        library: Path | None = getattr(_main_source, "library", None)
+        if library is not None and library.exists():
+            return None  # nothing is going to be compiled: a header would cost a compiler run for nothing
+        return original(*args, **kwargs)
+
+    return precompile_header
+
+
+def _remembered_probe(original: Any) -> Any:
+    @functools.wraps(original)
+    def check_build(self: Any, code: str) -> bool:
+        digest = hashlib.sha256(f"{code}\0{self.build_arch_flags()}".encode()).hexdigest()
+        if digest not in _answers:
+            _answers[digest] = bool(original(self, code))
+        return _answers[digest]
+
+    return check_build
+
+
+@functools.cache
+def host_requirements() -> Mapping[str, str]:
+    """What probes depend on: architecture, the whole CPU flag set, compiler and libc. Runs ``c++ -v`` once.
+
+    Raises whatever torch raises when there is no C++ compiler.
+    """
+    from cachekit.identity.toolchain import cpu_flags
+
+    return {
+        "arch": platform.machine(),
+        "cpu_flags": _short(" ".join(sorted(cpu_flags()))),
+        "compiler": _short(torch_private.compiler_version()),
+        "libc": "-".join(platform.libc_ver()),
+    }
+
+
+def kernel_requirements() -> Mapping[str, str]:
+    """:func:`host_requirements` and the hash of the C++ command line; may run probes that are not yet known."""
+    return {**host_requirements(), "command": _short(torch_private.kernel_command_line())}
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def collect(paths: Iterable[str], folder: Path) -> list[Artifact]:
+    """Read the named kernels from the cache folder, with all that is known of the ISA probes.
+
+    Raises StoreError when a kernel cannot be read.
+    """
+    paths = sorted(paths)
+    if not paths:
+        return []
+    wanted = requires(kernel_requirements())
+    found = []
+    for path in paths:
+        try:
+            found.append(Artifact("kernel", path, (folder / path).read_bytes(), requires=wanted))
+        except OSError as exc:
+            raise StoreError(f"cannot read kernel {path}: {exc.strerror}") from exc
+    return found + probe_answers()
+
+
+def probe_answers() -> list[Artifact]:
+    """What this process knows of the compiler's vector ISAs, one artifact an answer."""
+    wanted = requires(host_requirements())
+    return [
+        Artifact("kernel", digest + PROBE_SUFFIX, b"1" if answer else b"0", requires=wanted)
+        for digest, answer in sorted(_answers.items())
+    ]
+
+
+def learn(artifacts: Iterable[Artifact]) -> int:
+    """Take over the answers of probe artifacts; how many there were. Own answers are kept."""
+    count = 0
+    for artifact in artifacts:
+        if artifact.key.endswith(PROBE_SUFFIX):
+            _answers.setdefault(artifact.key.removesuffix(PROBE_SUFFIX), artifact.data == b"1")
+            count += 1
+    return count
+
+
+def write_libraries(artifacts: Iterable[Artifact], folder: Path) -> int:
+    """Put compiled kernels where torch looks for them; how many were written. Existing files are left alone.
+
+    Raises StoreError with the errno's text when one cannot be written.
+    """
+    written = 0
+    for artifact in artifacts:
+        if artifact.key.endswith(PROBE_SUFFIX):
+            continue
+        target = folder / artifact.key
+        if target.exists():
+            continue
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+            temporary.write_bytes(artifact.data)
+            temporary.chmod(0o700)
+            temporary.replace(target)
+        except OSError as exc:
+            raise StoreError(f"cannot write kernel {artifact.key}: {exc.strerror}") from exc
+        written += 1
+    return written
+
+
+def host_or_nothing() -> Mapping[str, str]:
+    """:func:`host_requirements`, or nothing where no compiler answers: then no kernel is installed."""
+    try:
+        return host_requirements()
+    except (CachekitError, OSError, RuntimeError):
+        return {}
+
+
+def identities(paths: Iterable[str]) -> dict[str, str]:
+    """Identities of kernels on this host by path, without reading them."""
+    wanted = requires(kernel_requirements())
+    return {path: Identity("kernel", path, "", wanted).id for path in paths}

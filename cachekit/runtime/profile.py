@@ -1,0 +1,203 @@
+"""One fingerprint as a session knows it: its bundle, what the session adds to it, and what is still to be saved.
+
+Turns what the recorder filed (torch's words) into artifacts with guards and requirements. No IO and no torch: the
+kernels' bytes are read by the saver, through ``kernel_paths``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cachekit.bundle import (
+    TORCH_KINDS,
+    Artifact,
+    Bundle,
+    Coverage,
+    Requires,
+    Shape,
+    ShapeRow,
+    Unit,
+    guards_of,
+    has_cpp,
+    partners_of,
+    requires,
+)
+from cachekit.identity import Fingerprint
+from cachekit.runtime.recorder import Window
+
+_DROPPED = frozenset({"pgo", "precompile"})
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What one save takes out of a profile: torch's artifacts, kernels by path, and coverage with the kernels' paths."""
+
+    artifacts: tuple[Artifact, ...]
+    kernel_paths: frozenset[str]
+    units: tuple[tuple[Unit, frozenset[str]], ...]
+    """Units with the kernel paths each needs beside its ``needs``."""
+    shapes: tuple[ShapeRow, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.artifacts or self.kernel_paths or self.units or self.shapes)
+
+
+@dataclass
+class Needs:
+    """What one graph or call used: artifact identities and kernel paths."""
+
+    identities: set[str] = field(default_factory=set)
+    kernels: set[str] = field(default_factory=set)
+
+    def add(self, other: Needs) -> None:
+        """Take over everything ``other`` has."""
+        self.identities |= other.identities
+        self.kernels |= other.kernels
+
+    def __bool__(self) -> bool:
+        return bool(self.identities or self.kernels)
+
+
+class Profile:
+    """Thread-safe: the generating thread adds, the saver takes."""
+
+    def __init__(self, fingerprint: Fingerprint, cpp_requirements: Mapping[str, str], bundle: Bundle | None) -> None:
+        self.fingerprint = fingerprint
+        self.bundle = bundle
+        self._cpp = requires(cpp_requirements)
+        self._lock = threading.RLock()
+        self._known: set[str] = set()
+        self._kernels: set[str] = set()
+        self._requires: dict[str, Requires] = {}
+        self._new: dict[str, Artifact] = {}
+        self._new_kernels: set[str] = set()
+        self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
+        self._new_shapes: dict[Shape, set[str]] = {}
+        self.adopt(bundle)
+
+    def adopt(self, bundle: Bundle | None) -> None:
+        """Make ``bundle`` what is already kept; what it holds is no longer new."""
+        with self._lock:
+            if bundle is None:
+                return
+            self.bundle = bundle
+            for entry in bundle.entries:
+                self._known.add(entry.identity.id)
+                if entry.kind == "kernel":
+                    self._kernels.add(entry.key)
+                elif entry.kind == "inductor":
+                    self._requires.setdefault(entry.key, entry.requires)
+
+    def absorb(self, window: Window) -> Needs:
+        """File what a call looked up or made; returns what it used. What the bundle lacks becomes new."""
+        needs = Needs(kernels=set(window.kernels))
+        with self._lock:
+            for artifact in self._translated(window):
+                identity = artifact.identity.id
+                needs.identities.add(identity)
+                if identity not in self._known:
+                    self._new.setdefault(identity, artifact)
+            self._new_kernels |= needs.kernels - self._kernels
+        return needs
+
+    def _translated(self, window: Window) -> list[Artifact]:
+        """torch's artifacts as ours: ``inductor`` first, because an ``aot_autograd`` entry inherits its requirements."""
+        found: list[Artifact] = []
+        order = {kind: rank for rank, kind in enumerate(TORCH_KINDS)}
+        kept = [item for item in window.artifacts if item[0] in order]
+        for kind, key, data in sorted(kept, key=lambda item: order[item[0]]):
+            needed: Requires = ()
+            if kind == "inductor":
+                needed = self._cpp if has_cpp(data) else ()
+                self._requires[key] = needed
+            elif kind == "aot_autograd":
+                needed = next((r for r in map(self._requires.get, sorted(partners_of(data))) if r), ())
+            found.append(Artifact(kind, key, data, guards=guards_of(kind, data), requires=needed))
+        return found
+
+    def unit_for(self, needs: Needs) -> Unit | None:
+        """The bundle's or a new unit that needs exactly these artifacts (a graph found again), if any."""
+        with self._lock:
+            for unit, _ in self._new_units.values():
+                if set(unit.needs) == needs.identities:
+                    return unit
+            units = self.bundle.coverage.units if self.bundle and needs.identities else ()
+            found = [unit for unit in units if needs.identities <= set(unit.needs)]
+            return min(found, key=lambda unit: (len(unit.needs), unit.id), default=None)
+
+    def add_unit(self, unit: Unit, kernels: Iterable[str]) -> None:
+        """A unit that was compiled now; one that is already known is left as it was recorded cold."""
+        with self._lock:
+            if unit.id not in self.known_units():
+                self._new_units.setdefault(unit.id, (unit, frozenset(kernels)))
+
+    def known_units(self) -> dict[str, Unit]:
+        """Every unit of the bundle and of this session, by id."""
+        with self._lock:
+            kept = {unit.id: unit for unit in self.bundle.coverage.units} if self.bundle else {}
+            return kept | {unit.id: unit for unit, _ in self._new_units.values()}
+
+    def add_shape(self, shape: Shape, unit_ids: Iterable[str]) -> None:
+        """A labelled shape ran with these units."""
+        with self._lock:
+            rows = self.bundle.coverage.shapes if self.bundle else ()
+            kept = next((set(row.unit_ids) for row in rows if row.shape == shape), set())
+            if not set(unit_ids) <= kept:
+                self._new_shapes.setdefault(shape, set()).update(unit_ids)
+
+    @property
+    def dirty(self) -> bool:
+        """Something was compiled that no kept bundle holds. Labels alone do not make a session dirty."""
+        with self._lock:
+            return bool(self._new or self._new_kernels or self._new_units)
+
+    @property
+    def unsaved(self) -> bool:
+        """Something to save, be it only the label of a shape."""
+        with self._lock:
+            return self.dirty or bool(self._new_shapes)
+
+    def take(self) -> Pending:
+        """Everything new, to be saved; :meth:`give_back` returns it if saving fails."""
+        with self._lock:
+            pending = Pending(
+                tuple(self._new.values()),
+                frozenset(self._new_kernels),
+                tuple(self._new_units.values()),
+                tuple(ShapeRow(shape, tuple(sorted(ids))) for shape, ids in self._new_shapes.items()),
+            )
+            self._new, self._new_kernels, self._new_units, self._new_shapes = {}, set(), {}, {}
+            self._known |= {artifact.identity.id for artifact in pending.artifacts}
+            self._kernels |= pending.kernel_paths
+        return pending
+
+    def give_back(self, pending: Pending) -> None:
+        """A save failed: what it took is new again."""
+        with self._lock:
+            for artifact in pending.artifacts:
+                self._new.setdefault(artifact.identity.id, artifact)
+            self._new_kernels |= pending.kernel_paths
+            for unit, kernels in pending.units:
+                self._new_units.setdefault(unit.id, (unit, kernels))
+            for row in pending.shapes:
+                self._new_shapes.setdefault(row.shape, set()).update(row.unit_ids)
+
+    def shapes(self) -> list[Shape]:
+        """Shapes of the bundle and of this session, sorted."""
+        with self._lock:
+            kept = [row.shape for row in self.bundle.coverage.shapes] if self.bundle else []
+            return sorted(set(kept) | set(self._new_shapes))
+
+
+def coverage_of(pending: Pending, kernel_ids: Mapping[str, str], probe_ids: Iterable[str]) -> Coverage:
+    """The coverage to publish: units with the identities of their kernels added.
+
+    ``kernel_ids`` maps a kernel's path to its identity; a unit with kernels also needs every probe answer.
+    """
+    units = []
+    for unit, kernels in pending.units:
+        extra = {kernel_ids[path] for path in kernels} | (set(probe_ids) if kernels else set())
+        units.append(replace(unit, needs=tuple(sorted({*unit.needs, *extra}))))
+    return Coverage(tuple(units), pending.shapes)

@@ -1,0 +1,114 @@
+"""The call signature of a denoiser: what decides, besides the pipeline, which compiled code a call can use.
+
+Two forms: a hashable key, cheap enough to build on every call, and the JSON text that units keep. Tensors count by
+shape, dtype, device and stride order's outcome (their strides); other leaves by value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Key = tuple[Any, ...]
+
+
+def call_key(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type) -> Key:
+    """A hashable key of one call; equal keys have equal signatures. ``tensor`` is ``torch.Tensor``."""
+    return (_key(args, tensor), _key(kwargs, tensor))
+
+
+def _key(value: Any, tensor: type) -> Any:
+    if isinstance(value, tensor):
+        return (value.shape, value.dtype, value.device, value.stride())  # type: ignore[attr-defined]
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return (type(value), value)
+    if isinstance(value, Mapping):
+        return tuple((name, _key(item, tensor)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple([_key(item, tensor) for item in value])
+    return type(value)
+
+
+def call_signature(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type, *, module: str) -> str:
+    """The canonical JSON text of one call of the denoiser named ``module``."""
+    body = {
+        "module": module,
+        "args": [_leaf(value, tensor) for value in args],
+        "kwargs": {name: _leaf(value, tensor) for name, value in kwargs.items()},
+    }
+    return _text(body)
+
+
+def _leaf(value: Any, tensor: type) -> Any:
+    if isinstance(value, tensor):
+        return _tensor(value, int)
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return {"v": value}
+    if isinstance(value, Mapping):
+        return {str(name): _leaf(item, tensor) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_leaf(item, tensor) for item in value]
+    return {"v": f"<{type(value).__module__}.{type(value).__qualname__}>"}
+
+
+def _tensor(value: Any, size: Callable[[Any], Any]) -> dict[str, Any]:
+    return {
+        "t": [size(n) for n in value.shape],
+        "dtype": str(value.dtype),
+        "device": str(value.device),
+        "stride": [size(n) for n in value.stride()],
+    }
+
+
+@dataclass(frozen=True)
+class GraphSignature:
+    """What one dynamic graph accepts, with its symbols renamed in order of use."""
+
+    text: str
+    """Canonical JSON: the inputs by source, and a digest of the weights' shapes."""
+    guards: str
+    """Conjunction over the symbols, "" for none."""
+    symbols: Mapping[str, str]
+    """torch's name of each symbol -> its name in the text."""
+
+
+def graph_signature(inputs: Sequence[tuple[str, Any]], guards: Sequence[str], tensor: type) -> GraphSignature:
+    """The signature of a graph with these (source, value) inputs; a size that may vary is a symbol or expression."""
+    names: dict[str, str] = {}
+
+    def size(n: Any) -> Any:
+        return n if isinstance(n, int) else _renamed(str(n), names)
+
+    kept: dict[str, Any] = {}
+    lifted: list[Any] = []
+    for source, value in inputs:
+        if isinstance(value, tensor):
+            leaf = _tensor(value, size)
+            if "_modules" in source or "_parameters" in source:
+                lifted.append(leaf)
+            else:
+                kept.setdefault(source, leaf)
+    used = sorted({_renamed(guard, names) for guard in guards if _symbols(guard) <= names.keys()})
+    weights = hashlib.sha256(_text(lifted).encode()).hexdigest()
+    return GraphSignature(
+        _text({"inputs": kept, "weights": weights}), " and ".join(f"({guard})" for guard in used), names
+    )
+
+
+_SYMBOL = re.compile(r"\bs\d+\b")
+
+
+def _symbols(expression: str) -> set[str]:
+    return set(_SYMBOL.findall(expression))
+
+
+def _renamed(expression: str, names: dict[str, str]) -> str:
+    return _SYMBOL.sub(lambda m: names.setdefault(m.group(), f"s{len(names)}"), expression)
+
+
+def _text(body: Any) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=True)

@@ -1,0 +1,189 @@
+"""Every private torch attribute the runtime uses, one function each.
+
+torch promises nothing about the names in this file. Each function says what it needs and degrades to ``None`` or
+an :class:`~cachekit.errors.UnsupportedError` with the missing name; ``tests/unit/runtime/test_torch_private.py``
+fails loudly when an upgrade breaks one. Seen with torch 2.9 to 2.15. No other module of the runtime imports from
+``torch._*``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from cachekit.errors import UnsupportedError
+
+
+def _need(module: str, *names: str) -> Any:
+    """Return ``module.a.b`` or raise UnsupportedError naming what is missing."""
+    try:
+        found: Any = importlib.import_module(module)
+        for name in names:
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as exc:
+        raise UnsupportedError(f"this torch has no {'.'.join((module, *names))}") from exc
+    return found
+
+
+def compile_lock() -> contextlib.AbstractContextManager[Any]:
+    """Dynamo's re-entrant compile lock, or a null context where torch has none."""
+    try:
+        lock: contextlib.AbstractContextManager[Any] = _need("torch._dynamo.convert_frame", "compile_lock")
+    except UnsupportedError:
+        return contextlib.nullcontext()
+    return lock
+
+
+def artifact_manager() -> Any:
+    """The class through which every compiler cache records what it made or found.
+
+    Its ``record_artifact(type, key, content)`` is called for new entries and, on a hit, for the entry found.
+    """
+    return _need("torch.compiler._cache", "CacheArtifactManager")
+
+
+def artifact_factory() -> Any:
+    """Encodes an artifact's content as the bundle holds it: ``encode_create(type, key, content).content``."""
+    return _need("torch.compiler._cache", "CacheArtifactFactory")
+
+
+def load_artifacts(data: bytes) -> int | None:
+    """Write a Mega-cache bundle into the current cache folder; how many artifacts, or None if torch refused it.
+
+    Raises whatever torch raises: on 2.12 and 2.13 an OSError or unpickling error can leave it half written.
+    """
+    import torch
+
+    importlib.import_module("torch._dynamo")  # pytorch#154463: the API fails unless Dynamo is imported
+    info = torch.compiler.load_cache_artifacts(data)
+    return None if info is None else sum(len(keys) for keys in info.artifacts.values())
+
+
+def compile_inductor(
+    graph: Any, inputs: Sequence[Any], *, mode: str | None, options: Mapping[str, Any], dynamic: bool | None
+) -> Callable[..., Any]:
+    """What ``torch.compile(backend="inductor")`` does with one graph, without its equality across sessions."""
+    patches: dict[str, Any] = {}
+    if mode and mode != "default":
+        patches |= _need("torch._inductor", "list_mode_options")(mode, dynamic)
+    patches |= dict(options)
+    compiled: Callable[..., Any] = _need("torch._inductor.compile_fx", "compile_fx")(
+        graph, inputs, config_patches=patches
+    )
+    return compiled
+
+
+def compile_counters() -> MutableMapping[str, MutableMapping[str, int]]:
+    """Dynamo's counters by group; the groups read are ``inductor``, ``aot_autograd`` and ``stats``."""
+    counters: MutableMapping[str, MutableMapping[str, int]] = _need("torch._dynamo.utils", "counters")
+    return counters
+
+
+def dynamo_config() -> Any:
+    """Dynamo's configuration module."""
+    return _need("torch._dynamo.config")
+
+
+@contextlib.contextmanager
+def on_real_compile(refuse: Callable[[], None]) -> Iterator[None]:
+    """Call ``refuse`` where Inductor, after its cache missed, is about to generate code (strict mode)."""
+    module = _need("torch._inductor.compile_fx")
+    original = _need("torch._inductor.compile_fx", "fx_codegen_and_compile")
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        refuse()
+        return original(*args, **kwargs)
+
+    module.fx_codegen_and_compile = guarded
+    try:
+        yield
+    finally:
+        module.fx_codegen_and_compile = original
+
+
+def compiled_call(module: Any) -> Callable[..., Any] | None:
+    """What ``module(...)`` runs instead of its own forward; set by ``Module.compile``."""
+    call: Callable[..., Any] | None = module._compiled_call_impl
+    return call
+
+
+def set_compiled_call(module: Any, call: Callable[..., Any] | None) -> None:
+    """Replace what ``module(...)`` runs; None returns to the plain forward."""
+    module._compiled_call_impl = call
+
+
+def plain_call(module: Any) -> Callable[..., Any]:
+    """The uncompiled ``module(...)``: forward with its hooks."""
+    call: Callable[..., Any] = module._call_impl
+    return call
+
+
+def original_module(module: Any) -> Any:
+    """The module inside ``torch.compile(module)``, or the module itself."""
+    return getattr(module, "_orig_mod", module)
+
+
+# --- C++ kernels ---------------------------------------------------------------------------------------------------
+
+
+def code_cache() -> Any:
+    """Inductor's code cache module; ``write`` and ``_precompile_header`` in it are wrapped by ``kernels``."""
+    module = _need("torch._inductor.codecache")
+    _need("torch._inductor.codecache", "write")
+    return module
+
+
+def isa_class() -> Any:
+    """The base class of Inductor's vector ISAs, whose ``check_build(code)`` compiles and loads a probe."""
+    cls = _need("torch._inductor.cpu_vec_isa", "VecISA")
+    _need("torch._inductor.cpu_vec_isa", "VecISA", "check_build")
+    return cls
+
+
+def compiler_version() -> str:
+    """What the C++ compiler Inductor would use says of itself. Raises if there is none."""
+    builder = _need("torch._inductor.cpp_builder")
+    return str(builder.get_compiler_version_info(builder.get_cpp_compiler()))
+
+
+def kernel_command_line() -> str:
+    """The C++ command line for a CPU kernel, less its file names: flags, include and library paths.
+
+    Part of every kernel's name, so a kernel built under another one is never looked up.
+    """
+    builder = _need("torch._inductor.cpp_builder")
+    pick = _need("torch._inductor.cpu_vec_isa", "pick_vec_isa")
+    options = builder.CppTorchDeviceOptions(
+        vec_isa=pick(), device_type="cpu", include_pytorch=False, shared=True, extra_flags=()
+    )
+    return str(builder.CppBuilder(name="o", sources="i", BuildOption=options).get_command_line())
+
+
+# --- what a compiled graph accepts ---------------------------------------------------------------------------------
+
+
+def placeholders(graph: Any) -> list[tuple[str, Any]]:
+    """(source name, value) of each graph input, e.g. ``("L['x']", FakeTensor)``."""
+    found = []
+    for node in graph.graph.find_nodes(op="placeholder"):
+        argument = node.meta.get("grapharg")
+        source = getattr(argument, "source", None)
+        name = getattr(source, "name", node.name)
+        found.append((name() if callable(name) else str(name), node.meta.get("example_value")))
+    return found
+
+
+def shape_guards() -> tuple[list[str], dict[str, tuple[int, int | None]]]:
+    """Guards and symbol ranges of the compile in progress: (expressions, {symbol: (low, high or None)})."""
+    context = _need("torch._guards", "TracingContext").try_get()
+    env = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if env is None:
+        return [], {}
+    ranges = {}
+    for symbol, bounds in env.var_to_range.items():
+        low = int(bounds.lower) if bounds.lower.is_integer else 0
+        high = int(bounds.upper) if bounds.upper.is_integer and bounds.upper < 2**62 else None
+        ranges[str(symbol)] = (low, high)
+    return [str(guard.expr) for guard in env.guards], ranges
