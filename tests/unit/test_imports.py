@@ -187,7 +187,9 @@ def test_comparing_fingerprints_is_pure() -> None:
     """A fingerprint can be read and compared where no library is installed at all, as in the server."""
     found = list(_scan(ROOT / "cachekit/identity/fingerprint.py"))
 
-    assert [each for each in found if each.top != "cachekit" and each.top not in sys.stdlib_module_names] == []
+    assert [
+        each for each in found if each.top != "cachekit" and each.top not in sys.stdlib_module_names
+    ] == []
 
 
 @pytest.mark.parametrize("module", ["sqlalchemy", "alembic", "boto3", "botocore", "cachekit.manifest"])
