@@ -29,7 +29,8 @@ KEY_PATTERNS: Mapping[str, re.Pattern[str]] = {
     "aot_autograd": re.compile(r"a[a-z2-7]{51}"),
     "autotune": re.compile(r"[a-z0-9]{2}/[0-9a-f]{64}\.best_config"),
     "program": re.compile(r"[0-9a-f]{64}"),
-    "kernel": re.compile(r"[a-z2-7]{2}/c[a-z2-7]{51}\.main\.so"),
+    # A compiled kernel, or the answer of one ISA probe.
+    "kernel": re.compile(r"[a-z2-7]{2}/c[a-z2-7]{51}\.main\.so|[0-9a-f]{64}\.isa"),
 }
 
 Requires = tuple[tuple[str, str], ...]

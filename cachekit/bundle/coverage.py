@@ -70,6 +70,13 @@ class Shape:
     def __hash__(self) -> int:
         return hash(self.label)
 
+    def __lt__(self, other: Shape) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, int, int, str]:
+        return self.width, self.height, self.batch, self.label
+
     @classmethod
     def of(cls, width: int, height: int, batch: int, **variant: Scalar) -> Shape:
         """Return the shape with its variant sorted."""
@@ -230,13 +237,23 @@ class Coverage:
     def covers(self, shape: Shape) -> bool:
         """Tell whether some row of `shape` has all its units here."""
         known = self.unit_ids
-        return any(row.shape == shape and known.issuperset(row.unit_ids) for row in self.shapes)
+        return any(
+            row.shape == shape and row.unit_ids and known.issuperset(row.unit_ids) for row in self.shapes
+        )
 
     def covering(self, signature: str) -> list[Unit]:
         """Return the units that accept the call signature, static ones first."""
         return sorted(
             (unit for unit in self.units if accepts(unit, signature)), key=lambda unit: unit.dynamic
         )
+
+
+def measured(seconds: float) -> tuple[float, str]:
+    """Order seconds so that the smallest measured one comes first: 0 means not measured and comes last.
+
+    The smallest, so that what is reported as saved is never too much; last, or a warm run would erase the cold figure.
+    """
+    return seconds or math.inf, repr(seconds)
 
 
 def merge(first: Coverage, second: Coverage) -> Coverage:
@@ -252,8 +269,7 @@ def _unique_units(units: Iterable[Unit]) -> tuple[Unit, ...]:
             raise ConfigurationError("the needs of a unit must be sorted and unique")
         key = (unit.id, unit.needs)
         other = best.get(key)
-        # Not measured counts as longer than anything, or a warm run would erase what the cold one took.
-        if other is None or (unit.seconds or float("inf")) < (other.seconds or float("inf")):
+        if other is None or measured(unit.seconds) < measured(other.seconds):
             best[key] = unit
     return tuple(best[key] for key in sorted(best))
 

@@ -1,0 +1,347 @@
+"""The bundle document: `Bundle` as canonical JSON, and back from bytes that somebody else wrote.
+
+Reading checks types, patterns, digests and limits of everything before a value is made of it. The signature is checked
+before (``signing.py``), by whoever fetched the bytes. A document names the oldest reader that understands it: a newer
+one is refused as such and never rewritten; unknown names in one that we may read are ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from cachekit.bundle import canonical
+from cachekit.bundle.artifact import KEY_PATTERNS, Reference, Requires, check_key, check_requires
+from cachekit.bundle.bundle import Bundle, Entry, Tombstone
+from cachekit.bundle.coverage import Coverage, Range, Shape, ShapeRow, Unit
+from cachekit.bundle.limits import DEFAULT, Limits
+from cachekit.errors import ConfigurationError, CorruptError, LimitError, NewerSchemaError
+
+SCHEMA = 1
+MIN_READER = 1
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NEED = re.compile(rf"(?:{'|'.join(KEY_PATTERNS)}):[0-9a-f]{{64}}")
+_NAME_BYTES = 256
+# The largest integer that every JSON reader keeps exact.
+_MAX_INTEGER = (1 << 53) - 1
+
+Item = TypeVar("Item")
+
+
+def to_payload(bundle: Bundle) -> bytes:
+    """Return the canonical bytes of `bundle`, which are what gets signed.
+
+    Raises:
+        ConfigurationError: the fingerprint or the facts hold something that JSON cannot say.
+    """
+    return canonical.dumps(
+        {
+            "schema": SCHEMA,
+            "min_reader": MIN_READER,
+            "namespace": bundle.namespace,
+            "fingerprint": bundle.fingerprint,
+            "fingerprint_id": bundle.fingerprint_id,
+            "generation": bundle.generation,
+            "parent": bundle.parent,
+            "artifacts": [_entry_json(entry) for entry in bundle.entries],
+            "spare": [_entry_json(entry) for entry in bundle.spare],
+            "coverage": coverage_json(bundle.coverage),
+            "tombstones": [{"raw_digest": one.raw_digest, "reason": one.reason} for one in bundle.tombstones],
+            "producers": bundle.producers,
+            "cold": {name: float(seconds) for name, seconds in bundle.cold.items()},
+        }
+    )
+
+
+def from_payload(data: bytes, limits: Limits = DEFAULT) -> Bundle:
+    """Read a bundle document whose signature was checked.
+
+    Raises:
+        CorruptError: it is not a bundle document, or something in it is not what its name says.
+        LimitError: it holds more than `limits` allow.
+        NewerSchemaError: only a newer release may read it.
+    """
+    if len(data) > limits.max_document_bytes:
+        raise LimitError(f"document of {len(data)} bytes; at most {limits.max_document_bytes} are read")
+    document = Fields(canonical.loads(data), "document", limits)
+    document.refuse_newer(SCHEMA)
+    fingerprint, fingerprint_id = document.mapping("fingerprint"), document.digest("fingerprint_id")
+    if canonical.digest(fingerprint) != fingerprint_id:
+        raise CorruptError("the fingerprint does not have the id that the document gives it")
+    entries = document.items("artifacts", limits.max_artifacts, _entry)
+    spare = document.items("spare", limits.max_artifacts - len(entries), _entry)
+    inline = sum(len(entry.inline) for entry in (*entries, *spare) if entry.inline is not None)
+    if inline > limits.max_inline_total_bytes:
+        raise LimitError(
+            f"{inline} bytes of artifacts inside the document; at most {limits.max_inline_total_bytes}"
+        )
+    return Bundle(
+        namespace=document.text("namespace"),
+        fingerprint=fingerprint,
+        fingerprint_id=fingerprint_id,
+        entries=entries,
+        coverage=coverage_from_json(document.value("coverage"), limits),
+        tombstones=document.items("tombstones", limits.max_tombstones, _tombstone),
+        producers=document.mapping("producers"),
+        generation=document.integer("generation"),
+        parent=document.text("parent") if document.value("parent") is not None else None,
+        cold={name: _seconds(value) for name, value in document.mapping("cold").items()},
+        spare=spare,
+    )
+
+
+def coverage_json(coverage: Coverage) -> Mapping[str, Any]:
+    """Return `coverage` as plain JSON; contributions carry it as well."""
+    return {
+        "units": [_unit_json(unit) for unit in coverage.units],
+        "shapes": [{"shape": row.shape.label, "units": list(row.unit_ids)} for row in coverage.shapes],
+    }
+
+
+def coverage_from_json(value: Any, limits: Limits = DEFAULT) -> Coverage:
+    """Read what `coverage_json` gave.
+
+    Raises:
+        CorruptError: it is not a coverage.
+        LimitError: it holds more than `limits` allow.
+    """
+    fields = Fields(value, "coverage", limits)
+    return Coverage(
+        fields.items("units", limits.max_units, _unit), fields.items("shapes", limits.max_shapes, _row)
+    )
+
+
+class Fields:
+    """One JSON object, read by name with the type checked; errors name the place."""
+
+    def __init__(self, value: Any, place: str, limits: Limits) -> None:
+        if not isinstance(value, dict):
+            raise CorruptError(f"{place} is not an object")
+        self._value = value
+        self._place = place
+        self._limits = limits
+
+    @property
+    def limits(self) -> Limits:
+        """What the document is read under."""
+        return self._limits
+
+    def refuse_newer(self, schema: int) -> None:
+        """Refuse a document that names a later reader than `schema`.
+
+        Raises:
+            NewerSchemaError: it does.
+        """
+        oldest = self.integer("min_reader")
+        if self.integer("schema") < 1 or oldest < 1:
+            raise CorruptError(f"{self._place} has no valid schema")
+        if oldest > schema:
+            raise NewerSchemaError(
+                f"{self._place} needs a release that reads schema {oldest}; this one reads {schema}"
+            )
+
+    def value(self, name: str) -> Any:
+        """Return whatever is under `name`."""
+        try:
+            return self._value[name]
+        except KeyError:
+            raise CorruptError(f"{self._place} lacks {name!r}") from None
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is anything under `name`."""
+        return name in self._value
+
+    def text(self, name: str, limit: int = _NAME_BYTES) -> str:
+        """Return text of at most `limit` characters."""
+        value = self.value(name)
+        if not isinstance(value, str):
+            raise CorruptError(f"{self._place}: {name} is not text")
+        if len(value) > limit:
+            raise LimitError(f"{self._place}: {name} has {len(value)} characters; at most {limit} are read")
+        return value
+
+    def digest(self, name: str) -> str:
+        """Return 64 hex digits."""
+        value = self.text(name)
+        if _DIGEST.fullmatch(value) is None:
+            raise CorruptError(f"{self._place}: {name} is not a sha256 in hex")
+        return value
+
+    def integer(self, name: str, limit: int = _MAX_INTEGER) -> int:
+        """Return an integer from 0 to `limit`."""
+        value = self.value(name)
+        if type(value) is not int or value < 0:
+            raise CorruptError(f"{self._place}: {name} is not a natural number")
+        if value > limit:
+            raise LimitError(f"{self._place}: {name} is {value}; at most {limit} is read")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Return an object."""
+        value = self.value(name)
+        if not isinstance(value, dict):
+            raise CorruptError(f"{self._place}: {name} is not an object")
+        return value
+
+    def array(self, name: str, limit: int) -> list[Any]:
+        """Return a list of at most `limit` items."""
+        value = self.value(name)
+        if not isinstance(value, list):
+            raise CorruptError(f"{self._place}: {name} is not a list")
+        if len(value) > limit:
+            raise LimitError(f"{self._place}: {len(value)} {name}; at most {limit} are read")
+        return value
+
+    def texts(self, name: str, limit: int, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """Return texts that all match `pattern`."""
+        values = self.array(name, limit)
+        if not all(isinstance(value, str) and pattern.fullmatch(value) for value in values):
+            raise CorruptError(f"{self._place}: {name} holds something else")
+        return tuple(values)
+
+    def items(self, name: str, limit: int, read: Callable[[Fields], Item]) -> tuple[Item, ...]:
+        """Return what `read` makes of each object in a list of at most `limit`."""
+        values = self.array(name, limit)
+        return tuple(
+            read(Fields(value, f"{name}[{index}]", self._limits)) for index, value in enumerate(values)
+        )
+
+
+def _entry_json(entry: Entry) -> Mapping[str, Any]:
+    optional: dict[str, Any] = {
+        "guards": entry.guards,
+        "requires": [list(pair) for pair in entry.requires],
+        "partners": list(entry.partners),
+        "epoch": entry.epoch,
+    }
+    if entry.inline is not None:
+        optional["inline"] = base64.b64encode(entry.inline).decode("ascii")
+    return {
+        "kind": entry.kind,
+        "key": entry.key,
+        "raw": {"sha256": entry.raw_digest, "bytes": entry.raw_size},
+        "stored": {"sha256": entry.stored_digest, "bytes": entry.stored_size},
+        "accepted": entry.accepted,
+        "contribution": entry.contribution,
+        "producer": entry.producer,
+        **{name: value for name, value in optional.items() if value or name == "inline"},
+    }
+
+
+def _entry(fields: Fields) -> Entry:
+    limits = fields.limits
+    kind, key = fields.text("kind"), fields.text("key", limits.max_key_bytes)
+    check_key(kind, key)
+    raw = Fields(fields.value("raw"), "raw", limits)
+    stored = Fields(fields.value("stored"), "stored", limits)
+    entry = Entry(
+        kind=kind,
+        key=key,
+        guards=fields.text("guards", limits.max_guards_bytes) if fields.has("guards") else "",
+        requires=_requires(fields) if fields.has("requires") else (),
+        raw_digest=raw.digest("sha256"),
+        raw_size=raw.integer("bytes", limits.max_artifact_bytes),
+        stored_digest=stored.digest("sha256"),
+        stored_size=stored.integer("bytes", limits.max_artifact_bytes),
+        inline=_inline(fields) if fields.has("inline") else None,
+        accepted=fields.integer("accepted"),
+        contribution=fields.text("contribution"),
+        producer=fields.text("producer"),
+        partners=_partners(fields) if fields.has("partners") else (),
+        epoch=fields.integer("epoch") if fields.has("epoch") else 0,
+    )
+    if entry.inline is not None and not _is_stored(entry, entry.inline):
+        raise CorruptError(f"{kind} {key}: the bytes in the document are not those it names")
+    return entry
+
+
+def _is_stored(entry: Entry, data: bytes) -> bool:
+    return len(data) == entry.stored_size and hashlib.sha256(data).hexdigest() == entry.stored_digest
+
+
+def _inline(fields: Fields) -> bytes:
+    # The total of all is limited afterwards; one text cannot be longer than the document.
+    text = fields.text("inline", fields.limits.max_document_bytes)
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as exc:
+        raise CorruptError("inline bytes are not base64") from exc
+
+
+def _requires(fields: Fields) -> Requires:
+    pairs = fields.array("requires", _NAME_BYTES)
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise CorruptError("requirements are not pairs")
+    result = tuple((pair[0], pair[1]) for pair in pairs)
+    check_requires(result)
+    return result
+
+
+def _partners(fields: Fields) -> tuple[str, ...]:
+    texts = fields.array("partners", _NAME_BYTES)
+    for text in texts:
+        if not isinstance(text, str):
+            raise CorruptError("a partner is not text")
+        check_key("inductor", Reference.parse(text).key)
+    return tuple(texts)
+
+
+def _tombstone(fields: Fields) -> Tombstone:
+    return Tombstone(fields.digest("raw_digest"), fields.text("reason", 16 * _NAME_BYTES))
+
+
+def _unit_json(unit: Unit) -> Mapping[str, Any]:
+    optional = {
+        "guards": unit.guards,
+        "ranges": [list(one) for one in unit.ranges],
+        "seconds": float(unit.seconds),
+    }
+    return {
+        "dynamic": unit.dynamic,
+        "signature": unit.signature,
+        "needs": list(unit.needs),
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _unit(fields: Fields) -> Unit:
+    limits = fields.limits
+    dynamic = fields.value("dynamic")
+    needs = fields.texts("needs", limits.max_needs, _NEED)
+    if not isinstance(dynamic, bool) or list(needs) != sorted(set(needs)):
+        raise CorruptError("a unit is neither static nor dynamic, or its needs are not sorted")
+    return Unit(
+        dynamic=dynamic,
+        signature=fields.text("signature", limits.max_text_bytes),
+        guards=fields.text("guards", limits.max_guards_bytes) if fields.has("guards") else "",
+        ranges=tuple(_range(one) for one in fields.array("ranges", _NAME_BYTES))
+        if fields.has("ranges")
+        else (),
+        needs=needs,
+        seconds=_seconds(fields.value("seconds")) if fields.has("seconds") else 0.0,
+    )
+
+
+def _range(value: Any) -> Range:
+    match value:
+        case [str(name), int(low), int(high) | (None as high)] if bool not in (type(low), type(high)):
+            return name, low, high
+    raise CorruptError("a range is not [symbol, smallest, largest]")
+
+
+def _row(fields: Fields) -> ShapeRow:
+    units = fields.texts("units", fields.limits.max_units, _DIGEST)
+    try:
+        return ShapeRow(Shape.parse(fields.text("shape", 16 * _NAME_BYTES)), units)
+    except ConfigurationError as exc:
+        raise CorruptError(f"not a shape: {exc}") from exc
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_INTEGER:
+        raise CorruptError("seconds are not a positive number")
+    return float(value)
