@@ -53,7 +53,9 @@ def attach(
             mistakes do not raise: they disable the session.
     """
     if not is_pipeline(target) and not _is_module(target):
-        raise ConfigurationError(f"attach needs a diffusers pipeline or a torch.nn.Module, not {type(target).__name__}")
+        raise ConfigurationError(
+            f"attach needs a diffusers pipeline or a torch.nn.Module, not {type(target).__name__}"
+        )
     chosen: Target = DiffusersTarget(target) if is_pipeline(target) else ModuleTarget(target)
     reason, settings = _settings(settings, mode=mode, dir=dir, save=save)
     plan = _plan(target, plan)
@@ -95,7 +97,9 @@ def _observe(session: Session, name: str, module: Any) -> None:
         return
     before = torch_private.compiled_call(module)
     session.undo(torch_private.set_compiled_call, module, before)
-    torch_private.set_compiled_call(module, session.observed(name, before or torch_private.plain_call(module)))
+    torch_private.set_compiled_call(
+        module, session.observed(name, before or torch_private.plain_call(module))
+    )
 
 
 def _identify(target: Any, plan: Plan) -> Fingerprint:
@@ -142,7 +146,9 @@ def _unsupported() -> str | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         if distributed.get_world_size() > 1:
-            return "torch.distributed with more than one rank: ranks must decide together, which they cannot yet"
+            return (
+                "torch.distributed with more than one rank: ranks must decide together, which they cannot yet"
+            )
     return None
 
 

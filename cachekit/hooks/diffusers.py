@@ -79,7 +79,10 @@ class DiffusersTarget:
 
 def is_pipeline(target: Any) -> bool:
     """Whether ``target`` is a diffusers pipeline; does not import diffusers."""
-    return any(cls.__name__ == "DiffusionPipeline" and cls.__module__.startswith("diffusers.") for cls in type(target).__mro__)
+    return any(
+        cls.__name__ == "DiffusionPipeline" and cls.__module__.startswith("diffusers.")
+        for cls in type(target).__mro__
+    )
 
 
 def _latents(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -136,7 +139,9 @@ def _before_call(pipe: Any, name: str, hook: Callable[[Mapping[str, Any]], None]
     _replace(pipe, name, wrapper, session)
 
 
-def _replace(pipe: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], session: Session) -> None:
+def _replace(
+    pipe: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], session: Session
+) -> None:
     """Shadow a method on the instance, and take the shadow away on close."""
     original = getattr(pipe, name, None)
     if not callable(original) or name in vars(pipe):

@@ -62,7 +62,9 @@ class SessionBackend:
 
     __name__ = "cachekit"
 
-    def __init__(self, host: Host, *, mode: str | None, options: dict[str, Any], dynamic: bool | None) -> None:
+    def __init__(
+        self, host: Host, *, mode: str | None, options: dict[str, Any], dynamic: bool | None
+    ) -> None:
         self._host = host
         self._mode = mode
         self._options = options
@@ -98,7 +100,9 @@ class SessionBackend:
         guards, ranges = torch_private.shape_guards()
         signature = graph_signature(names, guards, torch.Tensor)
         record.signature = signature
-        record.ranges = {signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols}
+        record.ranges = {
+            signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols
+        }
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

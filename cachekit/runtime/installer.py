@@ -56,7 +56,9 @@ def _install_kernels(
     done.counts["probe"] += kernels.learn(answers)
     libraries = [e for e in bundle.entries if e.kind == "kernel" and not e.key.endswith(kernels.PROBE_SUFFIX)]
     if any(not unmet(_without_command(entry.requires), facts) for entry in libraries):
-        facts |= kernels.kernel_requirements()  # may probe, which torch would do anyway when it looks a kernel up
+        facts |= (
+            kernels.kernel_requirements()
+        )  # may probe, which torch would do anyway when it looks a kernel up
     found = _read_entries(store, bundle, libraries, facts, done)
     done.counts["kernel"] += kernels.write_libraries(found, folder.inductor)
 
@@ -87,7 +89,9 @@ def _skip(needed: Any, facts: Mapping[str, str], done: Installed) -> bool:
     """Whether this host must not use an artifact; counts the reason."""
     differences = unmet(needed, facts)
     if differences:
-        reason = ", ".join(f"{d.name} {d.wanted} is required, here {d.found or 'unknown'}" for d in differences)
+        reason = ", ".join(
+            f"{d.name} {d.wanted} is required, here {d.found or 'unknown'}" for d in differences
+        )
         done.skipped[reason] += 1
     return bool(differences)
 

@@ -6,10 +6,8 @@ everything that writes runs on the saver's thread.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachekit.bundle import Artifact, Bundle
 from cachekit.errors import CachekitError
@@ -19,7 +17,8 @@ from cachekit.runtime.process import PrivateFolder
 from cachekit.runtime.profile import Pending, coverage_of
 from cachekit.settings import Settings
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from cachekit.store.publish import Published
 
 
 class Library:
@@ -40,46 +39,60 @@ class Library:
 
         return fetch(self.store, fingerprint.id, keys.trusted(self._settings.keys_root))
 
-    def nearest(self, fingerprint: Fingerprint) -> tuple[str, tuple[Difference, ...]] | None:
-        """The stored fingerprint that shares most with this one, itself left out: (id, differences)."""
-        others = []
-        for fid in self.store.profiles():
-            data = self.store.read_profile(fid) if fid != fingerprint.id else None
-            if data is not None:
-                others.append(Fingerprint.from_json(data))
-        found = nearest(fingerprint, others)
-        return None if found is None else (found[0].id, found[1])
+    def explain(self, fingerprint: Fingerprint, bundle: Bundle | None) -> str:
+        """Why nothing was hit: the nearest stored fingerprint, this one left out, and what differs."""
+        subject = "the bundle got no hit" if bundle else "no bundle for this fingerprint"
+        try:
+            found = self._nearest(fingerprint)
+        except CachekitError as exc:
+            return f"{subject}; the store cannot be searched: {exc}"
+        if found is None:
+            return f"{subject}; no other fingerprint is stored"
+        other, differences = found
+        return f"{subject}; nearest is {other.id[:12]}, which differs in {', '.join(map(str, differences))}"
 
-    def publish(
-        self, fingerprint: Fingerprint, pending: Pending, folder: PrivateFolder, producer: Mapping[str, Any]
-    ) -> Any:
-        """Publish what a session adds; returns the store's ``Published``. Raises CachekitError."""
+    def _nearest(self, fingerprint: Fingerprint) -> tuple[Fingerprint, tuple[Difference, ...]] | None:
+        stored = (self.store.read_profile(fid) for fid in self.store.profiles() if fid != fingerprint.id)
+        return nearest(fingerprint, [Fingerprint.from_json(data) for data in stored if data is not None])
+
+    def publish(self, fingerprint: Fingerprint, pending: Pending, folder: PrivateFolder) -> Published:
+        """Publish what a session adds. Raises CachekitError; then nothing was committed."""
         from cachekit.store import keys
         from cachekit.store.publish import Contribution, publish
 
         machine_code = kernels.collect(pending.kernel_paths, folder.inductor)
-        artifacts: tuple[Artifact, ...] = (*pending.artifacts, *machine_code)
         contribution = Contribution(
             fingerprint=fingerprint,
-            artifacts=artifacts,
+            artifacts=(*pending.artifacts, *machine_code),
             coverage=coverage_of(pending, *_kernel_identities(pending, machine_code)),
-            producer=producer,
+            producer=_producer(fingerprint),
             created=int(time.time() * 1000),
         )
         root = self._settings.keys_root
         return publish(self.store, contribution, keys.load_or_create(root), keys.trusted(root))
 
-    def index(self, bundle: Bundle, event: str, data: Mapping[str, Any]) -> str | None:
+    def index(self, published: Published) -> str | None:
         """Bring the manifest up to date; returns what went wrong, because a manifest can be rebuilt."""
         from cachekit.manifest import Manifest
 
+        bundle = published.bundle
         try:
             manifest = Manifest(self._settings.manifest_path)
             manifest.index(bundle)
-            manifest.add_event(event, bundle.fingerprint_id, data)
+            manifest.add_event(
+                "saved",
+                bundle.fingerprint_id,
+                {"generation": bundle.generation, "bytes": published.bytes_written, "new": published.new_entries},
+            )
         except CachekitError as exc:
             return f"manifest not updated: {exc}"
         return None
+
+
+def _producer(fingerprint: Fingerprint) -> dict[str, Any]:
+    """Facts about who made a contribution: no host, user or path."""
+    toolchain = fingerprint.components.get("toolchain", {})
+    return {name: toolchain[name] for name in ("torch", "python", "triton", "gpu", "cpu") if name in toolchain}
 
 
 def _kernel_identities(pending: Pending, found: list[Artifact]) -> tuple[dict[str, str], list[str]]:

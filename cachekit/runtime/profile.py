@@ -63,7 +63,9 @@ class Needs:
 class Profile:
     """Thread-safe: the generating thread adds, the saver takes."""
 
-    def __init__(self, fingerprint: Fingerprint, cpp_requirements: Mapping[str, str], bundle: Bundle | None) -> None:
+    def __init__(
+        self, fingerprint: Fingerprint, cpp_requirements: Mapping[str, str], bundle: Bundle | None
+    ) -> None:
         self.fingerprint = fingerprint
         self.bundle = bundle
         self._cpp = requires(cpp_requirements)

@@ -30,6 +30,8 @@ class Report:
     """Finding, verifying and installing the bundle."""
     first_calls_s: float = 0.0
     """Calls of the denoiser in which something was compiled or looked up."""
+    covered_calls_s: float = 0.0
+    """Those of them that were covered before they ran."""
     cold_s: float = 0.0
     """What the same units cost when they were compiled cold, as recorded in the bundle."""
     effective: bool | None = None
@@ -45,7 +47,7 @@ class Report:
     @property
     def saved_s(self) -> float:
         """Seconds saved against the recorded cold compile; 0 until a covered shape ran."""
-        return max(0.0, self.cold_s - self.load_s - self.first_calls_s) if self.effective is not None else 0.0
+        return max(0.0, self.cold_s - self.load_s - self.covered_calls_s) if self.effective is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -1,11 +1,11 @@
 """A session: one pipeline, from attach to close.
 
 States: ``binding`` → ``recording`` (nothing kept) or ``warm`` (a bundle installed) → ``clean`` ⇄ ``dirty`` →
-``closed``; ``disabled`` from anywhere, with a reason. After it is bound nothing here raises into the engine, except
+``closed``; ``disabled`` from anywhere, with a reason. Once bound nothing here raises into the engine, except
 StrictMissError in strict mode.
 
-The module is one class and its helpers: everything it decides is about order (what happens when); what is found,
-filed, compared and written is decided in ``installer``, ``profile``, ``library`` and below.
+This module decides what happens when. What is found, filed, compared and written is decided below it: ``library``,
+``installer``, ``profile``, ``units``.
 """
 
 from __future__ import annotations
@@ -17,35 +17,44 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from cachekit.bundle import Shape, Unit
+from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
-from cachekit.runtime import counters, recorder, torch_private
+from cachekit.runtime import counters, recorder
 from cachekit.runtime.backend import Call, Graph, SessionBackend
+from cachekit.runtime.facts import Facts
 from cachekit.runtime.installer import install
 from cachekit.runtime.library import Library
 from cachekit.runtime.process import PrivateFolder, shared
-from cachekit.runtime.profile import Needs, Profile
+from cachekit.runtime.profile import Profile
 from cachekit.runtime.report import Report
 from cachekit.runtime.saver import Saver
 from cachekit.runtime.signature import call_key, call_signature
+from cachekit.runtime.units import dynamic_units, static_unit
 from cachekit.settings import Settings
 
 log = logging.getLogger("cachekit")
 
 State = Literal["binding", "recording", "warm", "clean", "dirty", "closed", "disabled"]
 Labeller = Callable[[str, Sequence[Any], Mapping[str, Any]], "Shape | None"]
+Ran = tuple[Profile, tuple[str, ...]]
+"""The profile of a call and the units it ran."""
 
 EXIT_TIMEOUT_S = 60.0
 """How long the interpreter's exit waits for a save in progress."""
-_MAX_KNOWN_CALLS = 4096
+
+MAX_KNOWN_CALLS = 4096
+"""Distinct calls remembered; an engine that passes another float at every step must not fill the memory."""
 
 
 class Session:
-    """Made by :func:`cachekit.attach`; a context manager. Safe to call from several threads."""
+    """Made by :func:`cachekit.attach`; a context manager. Safe to use from several threads.
+
+    ``state`` is one of ``binding``, ``recording``, ``warm``, ``clean``, ``dirty``, ``closed``, ``disabled``.
+    """
 
     def __init__(
         self,
@@ -58,75 +67,89 @@ class Session:
     ) -> None:
         self.settings = settings
         self.plan = plan
-        self.recording = recorder.Recording()
         self.state: State = "binding"
+        self.recording = recorder.Recording()
+        self.generations_delimited = False
+        """Set by hooks that tell when a generation has ended; otherwise each call is one."""
         self._identify = identify
         self._cpp_requirements = cpp_requirements
         self._label = label
         self._pid = os.getpid()
         self._undo = contextlib.ExitStack()
         self._lock = threading.RLock()
-        self._threads = threading.local()
-        self._profiles: dict[str, Profile] = {}
-        self._profile: Profile | None = None
+        self._thread = threading.local()
+        self._facts = Facts()
+        self._saver = Saver(self._save_now, name="cachekit-save")
         self._folder: PrivateFolder | None = None
         self._library: Library | None = None
-        self._known_calls: dict[Any, tuple[Profile, tuple[str, ...]]] = {}
-        self._open: dict[Any, tuple[Profile, tuple[str, ...], Shape | None]] = {}
-        self._unlabelled: dict[Any, tuple[Profile, tuple[str, ...]]] = {}
-        self._saver = Saver(self._save_now, name="cachekit-save")
-        self._facts = _Facts()
-        self.generations_delimited = False
-        """Set by hooks that tell when a generation has ended; otherwise each call is one."""
+        self._profiles: dict[str, Profile] = {}
+        self._profile: Profile | None = None
+        self._nearest: dict[str, str] = {}
+        self._known: dict[Any, Ran] = {}
+        self._generation: dict[Any, tuple[Ran, Shape | None]] = {}
+        self._unlabelled: dict[Any, Ran] = {}
 
     # --- binding ---------------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
         """Find, verify, install. Never raises: on any failure the session is disabled and says why."""
-        try:
+        with self._shielded():
             self._folder = shared.enter(self.settings.process_root)
             self._undo.callback(shared.leave)
             self._library = Library(self.settings)
-            self._profile = self._open_profile(self._identify())
+            self._profile = self._profile_of(self._identify())
             self.state = "warm" if self._facts.installed else "recording"
-            _at_exit(self)
-        except Exception as exc:  # a cache must never break the engine
-            self.disable(f"{type(exc).__name__}: {exc}")
+            _close_at_exit(self)
 
     def disable(self, reason: str) -> None:
-        """Go on without a cache; what was changed is put back."""
-        if self.state in ("disabled", "closed"):
-            return
-        self.state = "disabled"
-        self._facts.note(reason)
-        log.warning("cachekit is disabled for this pipeline: %s", reason)
+        """Go on without a cache, compiled as planned."""
+        if self.state not in ("disabled", "closed"):
+            self.state = "disabled"
+            self._facts.note(reason)
+            log.warning("cachekit is disabled for this pipeline: %s", reason)
 
     def undo(self, function: Callable[..., Any], *args: Any) -> None:
-        """Have hooks' changes put back on close, last first."""
+        """Have a change put back on close; the last one first."""
         self._undo.callback(function, *args)
 
-    def _open_profile(self, fingerprint: Fingerprint) -> Profile:
-        """The profile of a fingerprint, its bundle found and installed the first time."""
-        kept = self._profiles.get(fingerprint.id)
-        if kept is not None:
-            return kept
+    @contextlib.contextmanager
+    def _shielded(self) -> Iterator[None]:
+        """A cache must never break the engine: whatever fails in here disables the session instead."""
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001
+            self.failed(exc)
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours failed in the engine's call path."""
+        log.debug("cachekit failed", exc_info=error)
+        self.disable(f"{type(error).__name__}: {error}")
+
+    def _live(self) -> bool:
+        return self.state not in ("disabled", "closed") and os.getpid() == self._pid
+
+    def _profile_of(self, fingerprint: Fingerprint) -> Profile:
+        """The profile of a fingerprint; its bundle is found and installed the first time."""
+        with self._lock:
+            if fingerprint.id not in self._profiles:
+                started = time.perf_counter()
+                host = self._cpp_requirements()
+                self._profiles[fingerprint.id] = Profile(fingerprint, host, self._install(fingerprint, host))
+                self._facts.load_s += time.perf_counter() - started
+            return self._profiles[fingerprint.id]
+
+    def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> Any:
         assert self._library is not None and self._folder is not None
-        started = time.perf_counter()
-        host = self._cpp_requirements()
-        bundle = None
         try:
             bundle = self._library.find(fingerprint)
             if bundle is not None:
                 self._facts.add_installed(install(self._library.store, bundle, self._folder, host))
         except CachekitError as exc:
             self._facts.note(f"bundle not used: {exc.diagnostics()}")
-            bundle = None
-        profile = Profile(fingerprint, host, bundle)
-        self._profiles[fingerprint.id] = profile
-        self._facts.load_s += time.perf_counter() - started
-        return profile
+            return None
+        return bundle
 
-    # --- compiling (called by the backend, on the generating thread) ----------------------------------------------
+    # --- compiling: called by the backend, on the generating thread -----------------------------------------------
 
     def backend(self) -> SessionBackend:
         """A compiler backend whose code no other session is served."""
@@ -136,274 +159,239 @@ class Session:
         """Who the pipeline is now: a changed one (adapter, processor, dtype) is another profile from here on."""
         if not self._live():
             return None
-        try:
-            with self._lock:
-                self._profile = self._open_profile(self._identify())
-            self._threads.before = counters.snapshot()
-        except Exception as exc:
-            self.failed(exc)
-            return None
-        return self._profile
+        with self._shielded():
+            self._profile = self._profile_of(self._identify())
+            self._thread.before = counters.snapshot()
+            return self._profile
+        return None
 
     def after_compile(self, graph: Graph) -> None:
         """File what one graph looked up or made."""
-        try:
+        with self._shielded():
             window = self.recording.take()
             graph.needs = graph.profile.absorb(window)
-            self._facts.tally.add(self._threads.before, counters.snapshot())
+            self._facts.tally.add(self._thread.before, counters.snapshot())
             self._facts.tally.add_kernels(window.kernels)
             call = self.current_call()
             if call is not None:
                 call.compiled.append(graph)
-        except Exception as exc:
-            self.failed(exc)
 
     def current_call(self) -> Call | None:
         """The observed forward that this thread is in."""
-        calls = getattr(self._threads, "calls", None)
+        calls = getattr(self._thread, "calls", None)
         return calls[-1] if calls else None
 
     def refuse_compile(self) -> Callable[[], None] | None:
-        """What raises where something would be compiled, in strict mode only."""
-        return self._raise_strict if self.settings.mode == "strict" else None
+        """What raises where something would be compiled; in strict mode only."""
+        return self._raise_strict if self.settings.mode == "strict" and self._live() else None
 
     def _raise_strict(self) -> None:
-        raise StrictMissError("CACHEKIT_MODE=strict and this call would compile: " + "; ".join(self._explain()))
+        why = "; ".join(self._reasons()) or "the bundle does not cover this call"
+        raise StrictMissError(f"CACHEKIT_MODE=strict, and this call would compile: {why}")
 
-    def failed(self, error: Exception) -> None:
-        """Something of ours failed in the engine's call path."""
-        log.debug("cachekit failed", exc_info=error)
-        self.disable(f"{type(error).__name__}: {error}")
-
-    # --- calls of the denoiser ---------------------------------------------------------------------------------------
+    # --- calls of the denoiser -------------------------------------------------------------------------------------
 
     def observed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call`` with what it compiles attributed and its shape registered. ``name`` names the denoiser."""
+        """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
         import torch
+
+        tensor = torch.Tensor
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if not self._live():
                 return call(*args, **kwargs)
-            try:
-                key = (name, call_key(args, kwargs, torch.Tensor))
-                known = self._known_calls.get(key)
-            except Exception as exc:
-                self.failed(exc)
-                return call(*args, **kwargs)
-            context = Call(ran=[] if known is None else None)
+            key: Any = (name, call_key(args, kwargs, tensor))
+            context = Call(ran=None if key in self._known else [])
             started = time.perf_counter()
             result = self._called(context, call, args, kwargs)
-            if known is None or context.compiled or self.recording.waiting:
-                seconds = time.perf_counter() - started
-                self._register(key, context, seconds, lambda: _signature(name, args, kwargs))
-                known = self._known_calls.get(key)
-            if known is not None:
-                self._ran(key, known, name, args, kwargs)
+            seconds = time.perf_counter() - started
+            with self._shielded():
+                if context.ran is not None or context.compiled or self.recording.waiting:
+                    self._register(key, context, seconds, lambda: call_signature(args, kwargs, tensor, module=name))
+                if key not in self._generation:
+                    self._generation[key] = (self._known[key], self._label(name, args, kwargs))
+                    if not self.generations_delimited:
+                        self.generation_finished()
             return result
 
         return run
 
     def _called(self, context: Call, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if not hasattr(self._threads, "calls"):
-            self._threads.calls = []
-        self._threads.calls.append(context)
+        calls = self._thread.__dict__.setdefault("calls", [])
+        calls.append(context)
         try:
             with recorder.scope(self.recording):
                 return call(*args, **kwargs)
         except BaseException as exc:
-            self._abandoned(context)
+            self._abandon(context)
             strict = _strict_cause(exc)
-            if strict is not None and strict is not exc:
-                raise strict from None
-            raise
+            if strict is None or strict is exc:
+                raise
+            raise strict from None
         finally:
-            self._threads.calls.pop()
+            calls.pop()
 
-    def _abandoned(self, context: Call) -> None:
-        """A call failed or was cancelled: no shape, but what it compiled is kept."""
-        try:
+    def _abandon(self, context: Call) -> None:
+        """A call failed or was cancelled: it registers no shape, but what it compiled is kept."""
+        with self._shielded():
             profile = context.compiled[-1].profile if context.compiled else self._profile
             if profile is not None:
                 profile.absorb(self.recording.take())
-            self._open.clear()
-        except Exception as exc:
-            self.failed(exc)
+            self._generation.clear()
 
     def _register(self, key: Any, context: Call, seconds: float, signature: Callable[[], str]) -> None:
-        """A call that compiled, or the first of its signature: find or make its units."""
-        try:
-            graphs = context.compiled or context.ran or []
-            profile = graphs[-1].profile if graphs else self._profile
-            if profile is None:
-                return
-            window = self.recording.take()
-            extra = profile.absorb(window)
-            self._facts.tally.add_kernels(window.kernels)
-            if context.compiled or window:
-                units = self._units(profile, context.compiled, extra, seconds, signature)
-            else:
-                units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
-            if len(self._known_calls) >= _MAX_KNOWN_CALLS:
-                self._known_calls.clear()
-            self._known_calls[key] = (profile, units)
-        except Exception as exc:
-            self.failed(exc)
-
-    def _units(
-        self, profile: Profile, graphs: list[Graph], extra: Needs, seconds: float, signature: Callable[[], str]
-    ) -> tuple[str, ...]:
-        before = set(profile.known_units())
-        if self.plan.dynamic is False or self.plan.scope == "caller" or not graphs:
-            made = [_static_unit(graphs, extra, seconds, signature())]
+        """Find or make the units of a call that compiled, or of the first call with its signature."""
+        graphs = context.compiled or context.ran or []
+        profile = graphs[-1].profile if graphs else self._profile
+        assert profile is not None  # bound, or the session would not be live
+        window = self.recording.take()
+        extra = profile.absorb(window)
+        self._facts.tally.add_kernels(window.kernels)
+        if not context.compiled and not window:
+            units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
         else:
-            made = [_dynamic_unit(profile, graph, extra, seconds, graphs) for graph in graphs]
-        known = profile.known_units()
-        for (unit, kernels), graph in zip(made, graphs or [None] * len(made), strict=False):
-            profile.add_unit(unit, kernels)
-            if graph is not None:
-                graph.unit_id = unit.id
-        for graph in graphs:
-            graph.unit_id = graph.unit_id or made[0][0].id
-        ids = tuple(sorted({unit.id for unit, _ in made}))
-        covered = set(ids) <= before
-        self._facts.add_call(seconds, [known[i].seconds for i in ids] if covered else None)
-        return ids
+            before = profile.known_units()
+            if context.compiled and self.plan.dynamic is not False:
+                made = dynamic_units(profile, graphs, extra, seconds)
+            else:
+                made = [static_unit(context.compiled, extra, seconds, signature())] 
+            for item in made:
+                profile.add_unit(item.unit, item.kernels)
+            for index, graph in enumerate(context.compiled):
+                graph.unit_id = made[min(index, len(made) - 1)].unit.id
+            units = tuple(sorted({item.unit.id for item in made}))
+            covered = all(unit in before for unit in units)
+            self._facts.add_call(seconds, [before[unit].seconds for unit in units] if covered else None)
+        if len(self._known) >= MAX_KNOWN_CALLS:
+            self._known.clear()
+        self._known[key] = (profile, units)
 
-    def _ran(self, key: Any, known: tuple[Profile, tuple[str, ...]], name: str, args: Any, kwargs: Any) -> None:
-        if key in self._open:
-            return
-        try:
-            shape = self._label(name, args, kwargs)
-            self._open[key] = (*known, shape)
-            if not self.generations_delimited:
-                self.generation_finished()
-        except Exception as exc:
-            self.failed(exc)
-
-    # --- generations -------------------------------------------------------------------------------------------------
+    # --- generations -----------------------------------------------------------------------------------------------
 
     def generation_started(self) -> None:
         """A generation begins: what an earlier one left unfinished registers no shape."""
-        self._open.clear()
+        self._generation.clear()
 
     def generation_finished(self) -> None:
-        """A generation ended well: register its shapes and save if something is new."""
+        """A generation ended well: register its shapes, and save if something is new."""
         if not self._live():
             return
-        try:
-            for key, (profile, units, shape) in self._open.items():
+        with self._shielded():
+            for key, (ran, shape) in self._generation.items():
                 if shape is None:
-                    self._unlabelled[key] = (profile, units)
+                    self._unlabelled[key] = ran
                 else:
-                    profile.add_shape(shape, units)
-            self._open.clear()
+                    ran[0].add_shape(shape, ran[1])
+            self._generation.clear()
             self._settle()
-        except Exception as exc:
-            self.failed(exc)
 
     def register_shape(self, width: int, height: int, batch: int, **variant: str | int | float | bool | None) -> bool:
-        """Name the shape of everything that ran since the last call of this; False if nothing did.
+        """Name the shape of everything that ran and has no name yet; False if there is nothing to name.
 
         Args:
-            width, height: pixels, or whatever the engine's users call a size. batch: images per call.
+            width, height: in pixels, or in whatever the engine's users call a size.
+            batch: images a call.
             variant: what else tells shapes apart, e.g. ``frames=17``.
         """
         if not self._live():
             return False
         try:
             shape = Shape.of(width, height, batch, **variant)
-            named, self._unlabelled = self._unlabelled, {}
-            for profile, units in named.values():
-                profile.add_shape(shape, units)
-            return bool(named)
         except CachekitError as exc:
             self._facts.note(f"shape not registered: {exc}")
             return False
+        named, self._unlabelled = self._unlabelled, {}
+        for profile, units in named.values():
+            profile.add_shape(shape, units)
+        return bool(named)
 
     def _settle(self) -> None:
-        """After a generation: dirty or clean, one line in the log, and a save where the mode wants one."""
+        """After a generation: dirty or clean, a save where the mode wants one, and one line in the log."""
         first = self.state in ("recording", "warm")
-        dirty = any(profile.dirty for profile in self._profiles.values())
+        dirty = self._is_dirty()
         self.state = "dirty" if dirty else "clean"
         again = first and self.settings.mode == "on"
-        if (dirty or again) and self.saves and self.settings.save == "auto":
+        if (dirty or again) and self._saves and self.settings.save == "auto":
             self._saver.request()
         if first:
-            self._first_generation()
+            report = self.report()
+            log.info("%s", report)
+            if report.inert:
+                log.warning("cachekit: %s", "; ".join(report.reasons))
 
-    def _first_generation(self) -> None:
-        report = self.report()
-        log.info("%s", report)
-        if report.inert:
-            log.warning("cachekit: the installed bundle got no hit: %s", "; ".join(self._explain()))
+    def _is_dirty(self) -> bool:
+        return any(profile.dirty for profile in list(self._profiles.values()))
 
-    # --- saving ------------------------------------------------------------------------------------------------------
+    # --- saving ----------------------------------------------------------------------------------------------------
 
     @property
-    def saves(self) -> bool:
-        """Whether this session's mode saves at all."""
+    def _saves(self) -> bool:
         return self.settings.mode in ("auto", "on") and self.settings.save != "never"
 
     def save(self, *, wait: bool | float = False) -> bool:
-        """Save what is new, in the background; with ``wait`` True or seconds, whether it is done by then."""
+        """Save what is new, on a background thread.
+
+        Args:
+            wait: True waits until it is done, a number at most so many seconds.
+
+        Returns:
+            Whether the save was started or, with ``wait``, ended in time; ``report()`` says what went wrong.
+            False in a mode that does not save.
+        """
         if not self._live() or self.settings.mode not in ("auto", "on"):
             return False
         ticket = self._saver.request()
-        if wait is False:
-            return True
-        return self._saver.wait(ticket, None if wait is True else float(wait))
+        return True if wait is False else self._saver.wait(ticket, None if wait is True else float(wait))
 
     def _save_now(self) -> None:
-        """Runs on the saver's thread."""
+        """On the saver's thread: publish what each profile has that its bundle lacks."""
         for profile in list(self._profiles.values()):
-            pending = profile.take()
-            if not pending:
-                continue
-            try:
-                assert self._library is not None and self._folder is not None
-                published = self._library.publish(profile.fingerprint, pending, self._folder, _producer(profile))
-            except Exception as exc:
-                profile.give_back(pending)
-                self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
-                log.warning("cachekit could not save: %s", exc)
-                continue
-            profile.adopt(published.bundle)
-            self._facts.saved.append(published.bundle.generation)
-            problem = self._library.index(
-                published.bundle, "saved", {"bytes": published.bytes_written, "new": published.new_entries}
-            )
-            if problem:
-                self._facts.note(problem)
-        if self.state == "dirty" and not any(profile.dirty for profile in self._profiles.values()):
+            self._publish(profile)
+        if self.state == "dirty" and not self._is_dirty():
             self.state = "clean"
 
-    # --- proof -------------------------------------------------------------------------------------------------------
+    def _publish(self, profile: Profile) -> None:
+        assert self._library is not None and self._folder is not None
+        pending = profile.take()
+        if not pending:
+            return
+        try:
+            published = self._library.publish(profile.fingerprint, pending, self._folder)
+        except Exception as exc:  # noqa: BLE001  the session goes on; what was not saved is kept for the next try
+            profile.give_back(pending)
+            self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
+            log.warning("cachekit could not save: %s", exc)
+            return
+        profile.adopt(published.bundle)
+        self._facts.saved.append(published.bundle.generation)
+        problem = self._library.index(published)
+        if problem:
+            self._facts.note(problem)
+
+    # --- proof -----------------------------------------------------------------------------------------------------
 
     def report(self) -> Report:
-        """What was found, hit and saved so far; see :class:`~cachekit.runtime.report.Report`."""
+        """What was found, hit and saved so far, see :class:`~cachekit.runtime.report.Report`."""
         facts, profile = self._facts, self._profile
-        bundle = profile.bundle if profile else None
-        hits = {kind: n for kind, n in facts.tally.hits.items() if n}
-        covered = facts.cold_s is not None
-        inert = covered and bool(facts.installed) and not hits
         return Report(
             state=self.state,
             mode=self.settings.mode,
             fingerprint=profile.fingerprint.id if profile else None,
-            generation=bundle.generation if bundle else None,
+            generation=profile.bundle.generation if profile and profile.bundle else None,
             installed=dict(facts.installed),
             skipped=dict(facts.skipped),
-            hits=hits,
-            misses={kind: n for kind, n in facts.tally.misses.items() if n},
+            hits=facts.hits,
+            misses=dict(facts.tally.misses),
             bypasses=dict(facts.tally.bypasses),
             load_s=facts.load_s,
-            first_calls_s=facts.warm_calls_s if covered else facts.calls_s,
+            first_calls_s=facts.calls_s,
+            covered_calls_s=facts.warm_calls_s,
             cold_s=facts.cold_s or 0.0,
-            effective=(bool(hits) and (facts.cold_s or 0.0) > facts.load_s + facts.warm_calls_s) if covered else None,
-            inert=inert,
+            effective=facts.effective,
+            inert=facts.inert,
             shapes=tuple(shape.label for shape in profile.shapes()) if profile else (),
             saved_generations=tuple(facts.saved),
-            reasons=tuple([*facts.reasons, *self._explain()]),
+            reasons=tuple(self._reasons()),
             counters=dict(facts.tally.raw),
         )
 
@@ -412,165 +400,61 @@ class Session:
         """Who the pipeline was when it last compiled; None if binding failed."""
         return self._profile.fingerprint if self._profile else None
 
-    def _explain(self) -> list[str]:
-        """Why nothing was installed, or nothing hit: the nearest stored fingerprint and what differs."""
-        if self._library is None or self._profile is None or (self._facts.installed and self._facts.tally.hits):
-            return []
-        if self._profile.fingerprint.id not in self._facts.explained:
-            self._facts.explained[self._profile.fingerprint.id] = _nearest_text(self._library, self._profile)
-        return [self._facts.explained[self._profile.fingerprint.id]]
+    def _reasons(self) -> list[str]:
+        """Everything noted, and where nothing was hit, the nearest stored fingerprint and what differs."""
+        profile = self._profile
+        if self._library is None or profile is None or self._facts.hits:
+            return list(self._facts.reasons)
+        if profile.fingerprint.id not in self._nearest:
+            self._nearest[profile.fingerprint.id] = self._library.explain(profile.fingerprint, profile.bundle)
+        return [*self._facts.reasons, self._nearest[profile.fingerprint.id]]
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ---------------------------------------------------------------------------------------------------
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Last save, then everything the session changed is put back. Idempotent; never raises."""
+        """Last save (waited for, at most ``timeout`` seconds), then everything the session changed is put back.
+
+        Idempotent; never raises. The pipeline is uncompiled again, as it was before ``attach``.
+        """
         if self.state == "closed" or os.getpid() != self._pid:
             return
-        try:
-            if self.state != "disabled" and self.saves and any(p.unsaved for p in self._profiles.values()):
+        with self._shielded():
+            if self._live() and self._saves and any(p.unsaved for p in self._profiles.values()):
                 self._saver.request()
             if not self._saver.stop(timeout):
                 self._facts.note(f"the last save was not done after {timeout} s")
-        except Exception as exc:
-            log.warning("cachekit could not finish its last save: %s", exc)
-        self.state = "closed"
-        try:
+        with self._shielded():
             self._undo.close()
-        except Exception as exc:
-            log.warning("cachekit could not put everything back: %s", exc)
+        self.state = "closed"
 
     def __enter__(self) -> Session:
-        """The session itself."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close."""
         self.close()
 
     def __repr__(self) -> str:
-        """State and fingerprint, no paths."""
         fingerprint = self._profile.fingerprint.id[:12] if self._profile else "unbound"
         return f"<cachekit.Session {self.state} {fingerprint}>"
-
-    def _live(self) -> bool:
-        return self.state not in ("disabled", "closed") and os.getpid() == self._pid
-
-
-class _Facts:
-    """What happened, gathered for the report."""
-
-    def __init__(self) -> None:
-        self.installed: dict[str, int] = {}
-        self.skipped: dict[str, int] = {}
-        self.tally = counters.Tally()
-        self.load_s = 0.0
-        self.calls_s = 0.0
-        self.warm_calls_s = 0.0
-        self.cold_s: float | None = None
-        self.saved: list[int] = []
-        self.reasons: list[str] = []
-        self.explained: dict[str, str] = {}
-
-    def note(self, reason: str) -> None:
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-
-    def add_installed(self, done: Any) -> None:
-        for kind, count in done.counts.items():
-            if count:
-                self.installed[kind] = self.installed.get(kind, 0) + count
-        for reason, count in done.skipped.items():
-            self.skipped[reason] = self.skipped.get(reason, 0) + count
-        for problem in done.problems:
-            self.note(problem)
-
-    def add_call(self, seconds: float, recorded: list[float] | None) -> None:
-        """A call that compiled; ``recorded`` are its units' cold seconds if all were covered before."""
-        self.calls_s += seconds
-        if recorded is not None:
-            self.warm_calls_s += seconds
-            self.cold_s = (self.cold_s or 0.0) + sum(recorded)
-
-
-def _static_unit(graphs: list[Graph], extra: Needs, seconds: float, signature: str) -> tuple[Unit, set[str]]:
-    needs = Needs()
-    for graph in graphs:
-        needs.add(graph.needs)
-    needs.add(extra)
-    unit = Unit(dynamic=False, signature=signature, needs=tuple(sorted(needs.identities)), seconds=seconds)
-    return unit, needs.kernels
-
-
-def _dynamic_unit(
-    profile: Profile, graph: Graph, extra: Needs, seconds: float, graphs: list[Graph]
-) -> tuple[Unit, set[str]]:
-    """One graph's unit: the call's seconds are shared out by what each backend call took."""
-    needs = Needs(set(graph.needs.identities), set(graph.needs.kernels))
-    found = profile.unit_for(needs)
-    needs.add(extra)
-    if found is not None:
-        return found, needs.kernels
-    total = sum(other.seconds for other in graphs) or 1.0
-    signature = graph.signature
-    unit = Unit(
-        dynamic=True,
-        signature=signature.text if signature else "",
-        guards=signature.guards if signature else "",
-        ranges=tuple(sorted((name, low, high) for name, (low, high) in graph.ranges.items())),
-        needs=tuple(sorted(needs.identities)),
-        seconds=seconds * graph.seconds / total,
-    )
-    return unit, needs.kernels
-
-
-def _signature(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    import torch
-
-    return call_signature(args, kwargs, torch.Tensor, module=name)
 
 
 def _strict_cause(error: BaseException) -> StrictMissError | None:
     """Our strict-mode error inside the compiler's wrapping, if that is what it was."""
     seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, StrictMissError):
-            return seen
-        inner = getattr(seen, "inner_exception", None)
-        seen = inner or seen.__cause__ or seen.__context__
-    return None
+    while seen is not None and not isinstance(seen, StrictMissError):
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
+    return seen
 
 
-def _producer(profile: Profile) -> dict[str, Any]:
-    """Facts about who made a contribution: no host, user or path."""
-    toolchain = profile.fingerprint.components.get("toolchain", {})
-    return {name: toolchain[name] for name in ("torch", "python", "triton", "gpu", "cpu") if name in toolchain}
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def _nearest_text(library: Library, profile: Profile) -> str:
-    try:
-        found = library.nearest(profile.fingerprint)
-    except CachekitError as exc:
-        return f"no bundle for this fingerprint, and the store cannot be searched: {exc}"
-    subject = "the bundle got no hit" if profile.bundle else "no bundle for this fingerprint"
-    if found is None:
-        return f"{subject}; no other fingerprint is stored"
-    fid, differences = found
-    return f"{subject}; nearest is {fid[:12]}, which differs in {', '.join(str(d) for d in differences)}"
-
-
-_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _at_exit(session: Session) -> None:
-    if not _open_sessions:
-        atexit.unregister(_close_all)
+def _close_at_exit(session: Session) -> None:
+    if not _sessions:
         atexit.register(_close_all)
-    _open_sessions.add(session)
+    _sessions.add(session)
 
 
-def _close_all(sessions: Iterable[Session] = _open_sessions) -> None:
-    for session in list(sessions):
+def _close_all() -> None:
+    for session in list(_sessions):
         session.close(timeout=EXIT_TIMEOUT_S)
-
-
-__all__ = ["Session", "State", "torch_private"]

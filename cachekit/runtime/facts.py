@@ -1,0 +1,60 @@
+"""What happened in one session, gathered as it happens; ``Report`` is what people get to see of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from cachekit.runtime.counters import Tally
+from cachekit.runtime.installer import Installed
+
+
+class Facts:
+    """Counts, times (seconds) and reasons of one session."""
+
+    def __init__(self) -> None:
+        self.installed: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.tally = Tally()
+        self.load_s = 0.0
+        self.calls_s = 0.0
+        self.warm_calls_s = 0.0
+        self.cold_s: float | None = None
+        self.saved: list[int] = []
+        self.reasons: list[str] = []
+
+    def note(self, reason: str) -> None:
+        """Keep a reason, once."""
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def add_installed(self, done: Installed) -> None:
+        """What one installation did."""
+        self.installed += done.counts
+        self.skipped += done.skipped
+        for problem in done.problems:
+            self.note(problem)
+
+    def add_call(self, seconds: float, recorded: Iterable[float] | None) -> None:
+        """A call that compiled; ``recorded`` are its units' cold seconds if all of them were covered before."""
+        self.calls_s += seconds
+        if recorded is not None:
+            self.warm_calls_s += seconds
+            self.cold_s = (self.cold_s or 0.0) + sum(recorded)
+
+    @property
+    def hits(self) -> dict[str, int]:
+        """What torch's caches found, by kind."""
+        return dict(self.tally.hits)
+
+    @property
+    def inert(self) -> bool:
+        """A bundle was installed, what it covers ran, and nothing was hit."""
+        return self.cold_s is not None and bool(self.installed) and not self.tally.hits
+
+    @property
+    def effective(self) -> bool | None:
+        """Whether the covered calls and the load took less time than recorded; None until one ran."""
+        if self.cold_s is None:
+            return None
+        return bool(self.tally.hits) and self.cold_s > self.load_s + self.warm_calls_s
