@@ -40,8 +40,7 @@ bench: $(INSTALLED) ## measure this machine; JSON goes to benchmarks/results/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 dist: $(INSTALLED) ## build the wheels of the library and of the server into dist/
-	$(BIN)/python -m hatchling build --directory "$(CURDIR)/dist"
-	cd server && "$(CURDIR)/$(BIN)/python" -m hatchling build --directory "$(CURDIR)/dist"
+	$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist . ./server
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
