@@ -67,6 +67,15 @@ def test_readme_has_a_row_for_every_command() -> None:
     assert rows == verbs
 
 
+def test_readme_has_a_row_for_every_exit_status() -> None:
+    """What scripts may rely on is in the README word for word."""
+    from cachekit.cli.exit_codes import MEANINGS
+
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, re.MULTILINE)
+
+    assert rows == [(str(code.value), meaning) for code, meaning in MEANINGS.items()]
+
+
 def test_make_targets_in_documents_exist() -> None:
     """A document sends nobody to a target that is not there, and `make help` lists those people need."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
