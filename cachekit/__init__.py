@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cachekit._version import __version__
+
 if TYPE_CHECKING:
     from cachekit.errors import CachekitError as CachekitError
     from cachekit.hooks import attach as attach
@@ -39,7 +41,19 @@ _HOMES = {
     "fingerprint": "cachekit.identity",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "CachekitError",
+    "Fingerprint",
+    "Manifest",
+    "Plan",
+    "Report",
+    "Session",
+    "Settings",
+    "Toolchain",
+    "__version__",
+    "attach",
+    "fingerprint",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -58,7 +58,7 @@ def attach(
         )
     chosen: Target = DiffusersTarget(target) if is_pipeline(target) else ModuleTarget(target)
     reason, settings = _settings(settings, mode=mode, dir=dir, save=save)
-    plan = _plan(target, plan)
+    plan = _plan(chosen, plan)
     session = Session(
         settings,
         plan,
@@ -112,13 +112,13 @@ def _cpp_requirements(plan: Plan) -> Mapping[str, str]:
     return host_requirements(plan)
 
 
-def _plan(target: Any, plan: Plan | None) -> Plan:
+def _plan(target: Target, plan: Plan | None) -> Plan:
     if plan is not None and not isinstance(plan, Plan):
         raise ConfigurationError(f"plan must be a cachekit.Plan, not {type(plan).__name__}")
     if plan is not None:
         return plan
-    chosen = Plan.for_pipeline(target)
-    if torch_private.original_module(target) is not target:
+    chosen = Plan.for_pipeline(target.target)
+    if any(torch_private.original_module(module) is not module for _, module in target.denoisers()):
         return dataclasses.replace(chosen, scope="caller", dynamic=None, fullgraph=False)
     return chosen
 

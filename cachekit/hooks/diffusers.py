@@ -7,6 +7,7 @@ pipeline's own ``prepare_latents`` call, rounded down to what its packing can ho
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -26,19 +27,19 @@ class DiffusersTarget:
     """One pipeline and its generations."""
 
     def __init__(self, pipe: Any) -> None:
-        self.pipe = pipe
+        self.target = pipe
         self._asked: tuple[int, int] | None = None
 
     def denoisers(self) -> list[tuple[str, Any]]:
-        """(component name, module) of each denoiser."""
-        return list(identity.denoisers(self.pipe))
+        """(component name, module) of each denoiser, in its ``torch.compile`` wrapping if it has one."""
+        return [(name, getattr(self.target, name)) for name, _ in identity.denoisers(self.target)]
 
     def watch(self, session: Session) -> None:
         """Learn of a generation's start, size and end through methods that every pipeline calls."""
-        session.generations_delimited = _calls(self.pipe, _END)
-        _before(self.pipe, _START, session.generation_started, session)
-        _before_call(self.pipe, _LATENT_SIZE, self._remember_size, session)
-        _before(self.pipe, _END, session.generation_finished, session)
+        session.generations_delimited = _calls(self.target, _END)
+        _before(self.target, _START, session.generation_started, session)
+        _before_call(self.target, _LATENT_SIZE, self._remember_size, session)
+        _before(self.target, _END, session.generation_finished, session)
 
     def _remember_size(self, bound: Mapping[str, Any]) -> None:
         height, width = bound.get("height"), bound.get("width")
@@ -59,19 +60,19 @@ class DiffusersTarget:
             return None
         width, height, variant = size
         batch = int(latents.shape[0])
-        if batch % 2 == 0 and _guided_in_one_batch(self.pipe):
+        if batch % 2 == 0 and _guided_in_one_batch(self.target):
             batch, variant["cfg"] = batch // 2, True
         return Shape.of(width, height, batch, **variant)
 
     def _latent_size(self, latents: Any) -> tuple[int, int, dict[str, Any]]:
-        scale = _scale(self.pipe)
+        scale = _scale(self.target)
         variant = {"frames": int(latents.shape[2])} if latents.ndim == 5 else {}
         return int(latents.shape[-1]) * scale, int(latents.shape[-2]) * scale, variant
 
     def _packed_size(self, latents: Any) -> tuple[int, int, dict[str, Any]] | None:
         if self._asked is None:
             return None
-        grid = _scale(self.pipe) * 2  # packing joins 2 x 2 latents into a token
+        grid = _scale(self.target) * 2  # packing joins 2 x 2 latents into a token
         width, height = (side // grid * grid for side in self._asked)
         tokens = (width // grid) * (height // grid)
         return (width, height, {}) if tokens and latents.shape[1] % tokens == 0 else None
@@ -128,10 +129,8 @@ def _before_call(pipe: Any, name: str, hook: Callable[[Mapping[str, Any]], None]
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            try:
+            with contextlib.suppress(TypeError):  # a wrong call: the original says so better
                 hook(signature.bind(*args, **kwargs).arguments)
-            except TypeError:
-                pass  # a wrong call: the original says so better
             return original(*args, **kwargs)
 
         return wrapped

@@ -13,11 +13,11 @@ class ModuleTarget:
     """One module and its calls."""
 
     def __init__(self, module: Any) -> None:
-        self.module = module
+        self.target = module
 
     def denoisers(self) -> list[tuple[str, Any]]:
         """The module itself, under the name that signatures carry."""
-        return [("module", self.module)]
+        return [("module", self.target)]
 
     def label(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shape | None:
         """Nothing tells what people call a plain module's shapes: ``Session.register_shape`` does."""

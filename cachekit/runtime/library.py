@@ -31,13 +31,13 @@ class Library:
         self.store = DirectoryStore(settings.store_root, namespace=settings.namespace)
 
     def find(self, fingerprint: Fingerprint) -> Bundle | None:
-        """The verified head bundle, or None if there is none. Raises CachekitError where it cannot be trusted or read."""
+        """The verified head bundle, None if there is none. Raises CachekitError if it cannot be read or trusted."""
         if self.store.read_head(fingerprint.id) is None:
             return None  # before the keys: a machine that never saved anything has none
-        from cachekit.store import keys
-        from cachekit.store.publish import fetch
+        from cachekit.store.fetch import fetch
+        from cachekit.store.keys import trusted
 
-        return fetch(self.store, fingerprint.id, keys.trusted(self._settings.keys_root))
+        return fetch(self.store, fingerprint.id, trusted(self._settings.keys_root))
 
     def explain(self, fingerprint: Fingerprint, bundle: Bundle | None) -> str:
         """Why nothing was hit: the nearest stored fingerprint, this one left out, and what differs."""
@@ -57,7 +57,7 @@ class Library:
 
     def publish(self, fingerprint: Fingerprint, pending: Pending, folder: PrivateFolder) -> Published:
         """Publish what a session adds. Raises CachekitError; then nothing was committed."""
-        from cachekit.store import keys
+        from cachekit.store.keys import load_or_create, trusted
         from cachekit.store.publish import Contribution, publish
 
         machine_code = kernels.collect(pending.kernel_paths, folder.inductor)
@@ -69,7 +69,7 @@ class Library:
             created=int(time.time() * 1000),
         )
         root = self._settings.keys_root
-        return publish(self.store, contribution, keys.load_or_create(root), keys.trusted(root))
+        return publish(self.store, contribution, load_or_create(root), trusted(root))
 
     def index(self, published: Published) -> str | None:
         """Bring the manifest up to date; returns what went wrong, because a manifest can be rebuilt."""
@@ -82,7 +82,11 @@ class Library:
             manifest.add_event(
                 "saved",
                 bundle.fingerprint_id,
-                {"generation": bundle.generation, "bytes": published.bytes_written, "new": published.new_entries},
+                {
+                    "generation": bundle.generation,
+                    "bytes": published.bytes_written,
+                    "new": published.new_entries,
+                },
             )
         except CachekitError as exc:
             return f"manifest not updated: {exc}"
@@ -92,7 +96,9 @@ class Library:
 def _producer(fingerprint: Fingerprint) -> dict[str, Any]:
     """Facts about who made a contribution: no host, user or path."""
     toolchain = fingerprint.components.get("toolchain", {})
-    return {name: toolchain[name] for name in ("torch", "python", "triton", "gpu", "cpu") if name in toolchain}
+    return {
+        name: toolchain[name] for name in ("torch", "python", "triton", "gpu", "cpu") if name in toolchain
+    }
 
 
 def _kernel_identities(pending: Pending, found: list[Artifact]) -> tuple[dict[str, str], list[str]]:

@@ -32,7 +32,7 @@ _DROPPED = frozenset({"pgo", "precompile"})
 
 @dataclass(frozen=True)
 class Pending:
-    """What one save takes out of a profile: torch's artifacts, kernels by path, and coverage with the kernels' paths."""
+    """What one save takes out of a profile."""
 
     artifacts: tuple[Artifact, ...]
     kernel_paths: frozenset[str]
@@ -105,7 +105,7 @@ class Profile:
         return needs
 
     def _translated(self, window: Window) -> list[Artifact]:
-        """torch's artifacts as ours: ``inductor`` first, because an ``aot_autograd`` entry inherits its requirements."""
+        """torch's artifacts as ours; ``inductor`` first, because ``aot_autograd`` inherits its requirements."""
         found: list[Artifact] = []
         order = {kind: rank for rank, kind in enumerate(TORCH_KINDS)}
         kept = [item for item in window.artifacts if item[0] in order]

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
@@ -35,6 +35,9 @@ from cachekit.runtime.saver import Saver
 from cachekit.runtime.signature import call_key, call_signature
 from cachekit.runtime.units import dynamic_units, static_unit
 from cachekit.settings import Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger("cachekit")
 
@@ -117,7 +120,7 @@ class Session:
         """A cache must never break the engine: whatever fails in here disables the session instead."""
         try:
             yield
-        except Exception as exc:  # noqa: BLE001
+        except Exception as exc:
             self.failed(exc)
 
     def failed(self, error: Exception) -> None:
@@ -153,17 +156,19 @@ class Session:
 
     def backend(self) -> SessionBackend:
         """A compiler backend whose code no other session is served."""
-        return SessionBackend(self, mode=self.plan.mode, options=dict(self.plan.options), dynamic=self.plan.dynamic)
+        return SessionBackend(
+            self, mode=self.plan.mode, options=dict(self.plan.options), dynamic=self.plan.dynamic
+        )
 
     def before_compile(self) -> Profile | None:
         """Who the pipeline is now: a changed one (adapter, processor, dtype) is another profile from here on."""
         if not self._live():
             return None
+        profile = None
         with self._shielded():
-            self._profile = self._profile_of(self._identify())
             self._thread.before = counters.snapshot()
-            return self._profile
-        return None
+            self._profile = profile = self._profile_of(self._identify())
+        return profile
 
     def after_compile(self, graph: Graph) -> None:
         """File what one graph looked up or made."""
@@ -207,7 +212,9 @@ class Session:
             seconds = time.perf_counter() - started
             with self._shielded():
                 if context.ran is not None or context.compiled or self.recording.waiting:
-                    self._register(key, context, seconds, lambda: call_signature(args, kwargs, tensor, module=name))
+                    self._register(
+                        key, context, seconds, lambda: call_signature(args, kwargs, tensor, module=name)
+                    )
                 if key not in self._generation:
                     self._generation[key] = (self._known[key], self._label(name, args, kwargs))
                     if not self.generations_delimited:
@@ -254,7 +261,7 @@ class Session:
             if context.compiled and self.plan.dynamic is not False:
                 made = dynamic_units(profile, graphs, extra, seconds)
             else:
-                made = [static_unit(context.compiled, extra, seconds, signature())] 
+                made = [static_unit(context.compiled, extra, seconds, signature())]
             for item in made:
                 profile.add_unit(item.unit, item.kernels)
             for index, graph in enumerate(context.compiled):
@@ -285,7 +292,9 @@ class Session:
             self._generation.clear()
             self._settle()
 
-    def register_shape(self, width: int, height: int, batch: int, **variant: str | int | float | bool | None) -> bool:
+    def register_shape(
+        self, width: int, height: int, batch: int, **variant: str | float | bool | None
+    ) -> bool:
         """Name the shape of everything that ran and has no name yet; False if there is nothing to name.
 
         Args:
@@ -357,7 +366,7 @@ class Session:
             return
         try:
             published = self._library.publish(profile.fingerprint, pending, self._folder)
-        except Exception as exc:  # noqa: BLE001  the session goes on; what was not saved is kept for the next try
+        except Exception as exc:  # the session goes on, and what was not saved is kept for the next try
             profile.give_back(pending)
             self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
             log.warning("cachekit could not save: %s", exc)
@@ -427,7 +436,7 @@ class Session:
             self._undo.close()
         self.state = "closed"
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

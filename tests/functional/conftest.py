@@ -37,7 +37,8 @@ sys.addaudithook(_watch)
 
 def compiler_runs():
     '''How often a C++ compiler was run to compile or preprocess; asking for its version is not that.'''
-    return sum(1 for c in _commands if ("g++" in c or "clang++" in c) and ("-shared" in c or " -c " in c or " -E " in c))
+    compilers = [c for c in _commands if "g++" in c or "clang++" in c]
+    return sum(any(flag in c.split() for flag in ("-shared", "-c", "-E")) for c in compilers)
 
 
 def call(module, *shape):
@@ -73,7 +74,9 @@ def process(tmp_path: Path) -> Run:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]
-        told = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        told = [
+            line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")
+        ]
         assert len(told) == 1, done.stdout[-2000:] + done.stderr[-4000:]
         return {**json.loads(told[0]), "stderr": done.stderr}
 

@@ -17,6 +17,7 @@ class Product(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.full((size, size), 0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One product."""
         return x @ self.weight
 
 
@@ -24,6 +25,7 @@ class OtherProduct(Product):
     """Another model: two products."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Two products."""
         return x @ self.weight @ self.weight.T
 
 
@@ -35,4 +37,5 @@ class Kernel(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.linspace(-1, 1, size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Pointwise."""
         return (x * self.weight).sigmoid() + x.exp()

@@ -18,7 +18,9 @@ REPLAY = """
 
 def replay(process: Run, model: str, rows: int, size: int = 0, **values: object) -> dict:  # type: ignore[type-arg]
     """Start one model alone in a new process and return its report."""
-    return process(f"Model = {model}\n" + REPLAY.replace("\n    ", "\n"), rows=rows, size=size, **values)["report"]
+    return process(f"Model = {model}\n" + REPLAY.replace("\n    ", "\n"), rows=rows, size=size, **values)[
+        "report"
+    ]
 
 
 def test_two_models_that_compile_alternately_do_not_mix(process: Run) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.functional.conftest import Run
 
-
 RUN = """
     module = Product()
     session = cachekit.attach(module, dir=store)
