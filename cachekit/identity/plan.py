@@ -150,5 +150,7 @@ def _options(options: Any) -> tuple[tuple[str, Scalar], ...]:
         raise ConfigurationError("options are a mapping or pairs of name and value") from exc
     for name, value in found.items():
         if not isinstance(value, (str, int, float, bool, type(None))):
-            raise ConfigurationError(f"option {name} is a {type(value).__name__}; only text, numbers and booleans")
+            raise ConfigurationError(
+                f"option {name} is a {type(value).__name__}; only text, numbers and booleans"
+            )
     return tuple(sorted(found.items()))
