@@ -76,7 +76,7 @@ def _summary(bundle: Bundle) -> dict[str, Any]:
 
 def _insert_artifacts(connection: Connection, bundle: Bundle, bundle_id: int) -> dict[str, int]:
     first = _next(connection, Artifact)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": first + offset,
             "bundle_id": bundle_id,
@@ -105,7 +105,7 @@ def _insert_units(
 ) -> None:
     first = _next(connection, Unit)
     units = list(enumerate(bundle.coverage.units, start=first))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": row_id,
             "bundle_id": bundle_id,

@@ -28,8 +28,8 @@ MAX_HEAD_BYTES = 4096
 MAX_PROFILE_BYTES = 16 * 2**20
 """Components of a fingerprint; a per-layer description of the largest known denoiser stays below 1 MiB."""
 
-MAX_DOCUMENT_BYTES = 256 * 2**20
-"""A generation document or a contribution, envelope included."""
+MAX_DOCUMENT_BYTES = 512 * 2**20
+"""A generation document or a contribution, envelope included; whoever parses one has a closer limit."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,127}")

@@ -85,7 +85,7 @@ def test_the_known_revisions_are_those_that_exist() -> None:
 def test_up_down_and_up_again(path: Path) -> None:
     """Going down to nothing and up again through the developers' alembic.ini gives the same tables."""
     config = Config(ROOT / "migrations" / "alembic.ini", cmd_opts=None)
-    config.cmd_opts = type("Options", (), {"x": [f"path={path}"]})()  # type: ignore[assignment]
+    config.cmd_opts = type("Options", (), {"x": [f"path={path}"]})()
 
     command.upgrade(config, "head")
     before = _rows(path, "SELECT type, name, sql FROM sqlite_schema ORDER BY name")
