@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, select
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from cachekit.bundle import canonical
 from cachekit.bundle.coverage import Shape as ShapeValue
-from cachekit.manifest.records import ArtifactRecord, BundleRecord, ShapeRecord, UnitRecord
+from cachekit.manifest.records import ArtifactRecord, BundleRecord, ShapeRecord, UnitRecord, seconds_of
 from cachekit.manifest.schema import Artifact, Bundle, Shape, Unit, UnitArtifact
 
 
@@ -93,15 +93,6 @@ def shape_records(session: Session, fid: str | None) -> list[ShapeRecord]:
         for (bundle_id, shape, _), used in grouped.items()
     ]
     return sorted(found, key=lambda record: (record.namespace, record.fingerprint_id))
-
-
-def seconds_of(units: Iterable[UnitRecord]) -> float:
-    """Compile seconds of the units; of one that is there several times, with other needs, the smallest measured."""
-    measured: dict[str, float] = {}
-    for unit in units:
-        if unit.seconds > 0:
-            measured[unit.id] = min(unit.seconds, measured.get(unit.id, unit.seconds))
-    return sum(measured.values())
 
 
 def _bundles(session: Session, fid: str | None) -> Sequence[Bundle]:
