@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from cachekit.errors import CachekitError, ConfigurationError
 from cachekit.hooks.compile import compile_denoiser
 from cachekit.hooks.diffusers import DiffusersTarget, is_pipeline
 from cachekit.hooks.module import ModuleTarget
-from cachekit.identity import Fingerprint, Plan, fingerprint
+from cachekit.identity import Plan, fingerprint, host_requirements
 from cachekit.runtime import torch_private
 from cachekit.runtime.session import Session
 from cachekit.settings import Settings
@@ -62,8 +61,8 @@ def attach(
     session = Session(
         settings,
         plan,
-        identify=lambda: _identify(target, plan),
-        cpp_requirements=lambda: _cpp_requirements(plan),
+        identify=lambda: fingerprint(target, plan),
+        cpp_requirements=lambda: host_requirements(plan),
         label=chosen.label,
     )
     reason = reason or _unsupported() or ("CACHEKIT_MODE=off" if settings.mode == "off" else None)
@@ -100,16 +99,6 @@ def _observe(session: Session, name: str, module: Any) -> None:
     torch_private.set_compiled_call(
         module, session.observed(name, before or torch_private.plain_call(module))
     )
-
-
-def _identify(target: Any, plan: Plan) -> Fingerprint:
-    return fingerprint(target, plan)
-
-
-def _cpp_requirements(plan: Plan) -> Mapping[str, str]:
-    from cachekit.identity.toolchain import host_requirements
-
-    return host_requirements(plan)
 
 
 def _plan(target: Target, plan: Plan | None) -> Plan:

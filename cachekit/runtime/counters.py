@@ -47,11 +47,15 @@ class Tally:
             for name, value in after[group].items():
                 _bump(self.raw, f"{group}.{name}", value - before[group].get(name, 0))
 
+    _kernels: set[str] = field(default_factory=set)
+
     def add_kernels(self, kernels: Mapping[str, bool]) -> None:
-        """Count C++ kernels: found compiled, or compiled now."""
-        compiled = sum(kernels.values())
+        """Count each C++ kernel once: found compiled, or compiled now; graphs share them."""
+        new = {path: compiled for path, compiled in kernels.items() if path not in self._kernels}
+        self._kernels |= new.keys()
+        compiled = sum(new.values())
         _bump(self.misses, "kernel", compiled)
-        _bump(self.hits, "kernel", len(kernels) - compiled)
+        _bump(self.hits, "kernel", len(new) - compiled)
 
 
 def _bump(counts: dict[str, int], name: str, by: int) -> None:

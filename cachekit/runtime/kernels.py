@@ -12,7 +12,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import platform
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from cachekit.bundle import Artifact, Identity, requires
 from cachekit.errors import CachekitError, StoreError
+from cachekit.identity import host
 from cachekit.runtime import recorder, torch_private
 
 PROBE_SUFFIX = ".isa"
@@ -89,13 +89,11 @@ def host_requirements() -> Mapping[str, str]:
 
     Raises whatever torch raises when there is no C++ compiler.
     """
-    from cachekit.identity.toolchain import cpu_flags
-
     return {
-        "arch": platform.machine(),
-        "cpu_flags": _short(" ".join(sorted(cpu_flags()))),
+        "arch": host.arch(),
+        "cpu_flags": host.flags_digest(),
         "compiler": _short(torch_private.compiler_version()),
-        "libc": "-".join(platform.libc_ver()),
+        "libc": host.libc(),
     }
 
 
