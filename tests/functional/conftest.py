@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,14 @@ def tell(**facts):
 Run = Callable[..., dict[str, Any]]
 
 
+def _empty_caches(parent: Path) -> dict[str, str]:
+    """Variables that give a process compile caches of its own; torch's default would be shared by all of a test."""
+    return {
+        name: tempfile.mkdtemp(prefix=name.lower(), dir=parent)
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    }
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Run:
     """Run a script in a process of its own and return what it told.
@@ -67,7 +76,7 @@ def process(tmp_path: Path) -> Run:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(environment or {})},
+            env={**os.environ, **_empty_caches(tmp_path), "PYTHONPATH": str(REPOSITORY), **(environment or {})},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
