@@ -51,6 +51,27 @@ def open_engine(path: Path) -> Engine:
     return _engine(path, foreign_keys=True)
 
 
+def set_aside(path: Path) -> Path | None:
+    """Rename the file, with what SQLite keeps beside it, to ``<name>.damaged-<n>``; None if there is none.
+
+    Raises `ManifestError`.
+    """
+    try:
+        with files.locked(_lock_of(path)), mapped(path, "set aside"):
+            if not os.path.lexists(path):
+                return None
+            kept = next(
+                name for n in range(1, 10_000) if not os.path.lexists(name := Path(f"{path}.damaged-{n}"))
+            )
+            path.rename(kept)
+            for suffix in ("-wal", "-shm"):  # they belong to the file they are named after
+                with contextlib.suppress(FileNotFoundError):
+                    Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
+            return kept
+    except StoreError as exc:
+        raise ManifestError(f"cannot set manifest {path} aside: {exc}") from exc
+
+
 def scripts() -> Path:
     """The folder with the migrations: inside the installed package, or at the top of the checkout.
 
@@ -79,9 +100,13 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
         raise ManifestError(f"cannot migrate the manifest: {exc}") from exc
 
 
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
 def _prepare(path: Path) -> None:
     try:
-        with files.locked(path.with_name(f".{path.name}.lock")):
+        with files.locked(_lock_of(path)):
             found = _revision(path)  # another process may have been quicker
             if found != REVISIONS[-1]:
                 _migrate(path)

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from cachekit.errors import CachekitError
 from cachekit.manifest import indexing, schema
-from cachekit.manifest.engine import mapped, open_engine
+from cachekit.manifest.engine import mapped, open_engine, set_aside
 from cachekit.manifest.queries import artifact_records, bundle_records, shape_records
 from cachekit.manifest.records import (
     ArtifactRecord,
@@ -66,6 +66,15 @@ class Manifest:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @staticmethod
+    def set_aside(path: str | PathLike[str]) -> Path | None:
+        """Rename a manifest that cannot be opened, so that a new one can be made and rebuilt; returns its new name.
+
+        None if there is no file. Call it only after opening failed with `ManifestError`, never on a newer one's
+        `NewerSchemaError`. Raises `ManifestError`.
+        """
+        return set_aside(Path(path).absolute())
 
     @property
     def path(self) -> Path:

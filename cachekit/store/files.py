@@ -11,18 +11,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cachekit.errors import LimitError, NotFoundError, StoreError, UnsupportedError
+from cachekit.errors import LimitError, NotFoundError, StoreError
 
-try:
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+else:
     import fcntl
-except ImportError:  # Windows, where stores are only read
-    fcntl = None  # type: ignore[assignment]
+
+    def _try_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 LOCK_TIMEOUT_S = 10.0
 """A head move holds the lock for milliseconds; whoever keeps it this long is stopped or on a dead disk."""
@@ -30,7 +38,7 @@ LOCK_TIMEOUT_S = 10.0
 KEPT_IN_QUARANTINE = 16
 """Enough to study what happened; a disk that keeps damaging files must not fill up with them."""
 
-_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _POLL_S = 0.005
 
 
@@ -143,7 +151,7 @@ def check_private(folder: Path) -> bool:
 def write(path: Path, data: bytes) -> None:
     """Put the bytes at ``path`` in one step, replacing what is there; durable when this returns."""
     make_folder(path.parent)
-    temporary = path.parent / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+    temporary = path.parent / f".tmp-{os.getpid()}-{os.urandom(8).hex()}"
     with writing(path):
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
@@ -167,7 +175,7 @@ def move_aside(path: Path, quarantine: Path) -> None:
     with writing(quarantine):
         # Digits first and of equal length, so that names sort by age.
         with contextlib.suppress(FileNotFoundError):  # somebody else moved it first
-            path.replace(quarantine / f"{time.time_ns():020d}-{secrets.token_hex(2)}-{path.name}")
+            path.replace(quarantine / f"{time.time_ns():020d}-{os.urandom(2).hex()}-{path.name}")
         for name in names(quarantine)[:-KEPT_IN_QUARANTINE]:
             with contextlib.suppress(FileNotFoundError):
                 (quarantine / name).unlink()
@@ -177,10 +185,8 @@ def move_aside(path: Path, quarantine: Path) -> None:
 def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold an exclusive lock on the file, across threads and processes of this host; a killed holder releases it.
 
-    Raises `StoreError` if the lock is not free within ``timeout_s`` seconds, `UnsupportedError` where flock is missing.
+    Raises `StoreError` if the lock is not free within ``timeout_s`` seconds.
     """
-    if fcntl is None:
-        raise UnsupportedError("a directory store can be written on Linux and macOS only (it needs flock)")
     make_folder(path.parent)
     with writing(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN, 0o600)
@@ -194,8 +200,8 @@ def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
 def _lock(descriptor: int, path: Path, deadline: float) -> None:
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
+            _try_lock(descriptor)
+        except (BlockingIOError, PermissionError) as exc:  # the latter on Windows
             if time.monotonic() >= deadline:
                 raise StoreError(f"cannot lock {path}: another process has held it for too long") from exc
             time.sleep(_POLL_S)

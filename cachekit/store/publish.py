@@ -129,7 +129,8 @@ class _Save:
         self._key = key
         self._accepted = accepted
         self._entries: dict[Identity, Entry] = {}
-        self._statements: list[bytes] = []
+        self._stated: set[str] = set()
+        self._statements: dict[str, bytes] = {}
         self._blobs: dict[str, bytes] = {}
         self._bytes = 0
         self.empty = Bundle(
@@ -208,7 +209,7 @@ class _Save:
                     packed[artifact.identity] = self._pack(artifact)
                 except CorruptError as exc:
                     log.warning("%s %s is not saved: %s", artifact.kind, artifact.key, exc)
-        if self._statements and not packed:
+        if self._stated and not packed:
             return
         statement = self._state([entry for entry, _ in packed.values()])
         used = sum(len(entry.inline) for entry in (*base.entries, *base.spare) if entry.inline is not None)
@@ -235,8 +236,10 @@ class _Save:
             coverage=self._contribution.coverage,
         )
         envelope = statement.sign(self._key)
-        self._statements.append(envelope)
-        return digest_of(envelope)
+        digest = digest_of(envelope)
+        self._stated.add(digest)
+        self._statements[digest] = envelope
+        return digest
 
     def _write_blobs(self, bundle: Bundle) -> None:
         """Write those blobs that the new generation names; an artifact that did not make it needs none."""
@@ -246,13 +249,12 @@ class _Save:
             self._store.write_blob(stored)
 
     def _write_statements(self) -> None:
-        for envelope in self._statements:
-            self._store.write_contribution(envelope)
-            self._bytes += len(envelope)
+        for digest in list(self._statements):
+            self._store.write_contribution(self._statements[digest])
+            self._bytes += len(self._statements.pop(digest))
 
     def _landed(self, bundle: Bundle) -> int:
-        mine = {digest_of(envelope) for envelope in self._statements}
-        return sum(entry.contribution in mine for entry in bundle.entries)
+        return sum(entry.contribution in self._stated for entry in bundle.entries)
 
     def _sign(self, payload: bytes) -> bytes:
         from cachekit.bundle import signing

@@ -225,6 +225,23 @@ def test_a_deleted_manifest_is_rebuilt_from_the_store(path: Path, world: World) 
         assert (manifest.fingerprints(), manifest.artifacts(), manifest.shapes()) == before
 
 
+def test_a_damaged_manifest_is_set_aside_and_rebuilt(path: Path, world: World) -> None:
+    """What cannot be opened is kept under another name, and a new manifest says what the store has."""
+    world.save(inductor("a"))
+    assert Manifest.set_aside(path) is None
+    for n in (1, 2):
+        path.write_bytes(b"no database, but long enough to be looked at as one")
+        with pytest.raises(ManifestError):
+            Manifest(path)
+
+        kept = Manifest.set_aside(path)
+
+        assert kept == path.with_name(f"manifest.sqlite3.damaged-{n}")
+        assert kept.read_bytes().startswith(b"no database")
+        with Manifest(path) as manifest:
+            assert manifest.rebuild(world.store, world.trusted).artifacts == 1
+
+
 def test_a_rebuild_forgets_what_the_store_no_longer_has(manifest: Manifest, world: World) -> None:
     """What was indexed and is gone is gone; other namespaces and events stay."""
     manifest.index(world.save(inductor("a")).bundle)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -453,6 +454,51 @@ def test_what_a_dead_writer_left_is_merged_over(world: World) -> None:
     assert second.bundle.generation == 2
     assert world.store.read_head(FID) != Head(2, digest_of(orphan))
     assert len(_data(world)) == 2
+
+
+STEPS = (
+    "write_blob",
+    "write_contribution",
+    "write_profile",
+    "write_generation",
+    "move_head",
+)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_writer_that_dies_at_any_step_leaves_a_whole_bundle(world: World, step: str, after: bool) -> None:
+    """A process that is killed before or after any write leaves the old state or the new one; the next save works."""
+    assert isinstance(world.store, DirectoryStore)
+    world.save(inductor("a"))
+    script = """
+        import os, signal, sys
+        from cachekit.bundle.signing import SigningKey
+        from cachekit.store.local import DirectoryStore
+        from tests.unit.store.world import World, inductor
+
+        root, key, step, after = sys.argv[1:]
+        works = getattr(DirectoryStore, step)
+
+        def dies(*arguments):
+            if after == "True":
+                works(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(DirectoryStore, step, dies)
+        World(DirectoryStore(root), SigningKey(key.encode())).save(inductor("b"))
+    """
+    arguments = [str(world.store.root), world.key.pem.decode(), step, str(after)]
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments], cwd=ROOT, timeout=60, check=False
+    )
+
+    assert killed.returncode == -signal.SIGKILL
+    committed = step == "move_head" and after
+    assert len(_data(world)) == (2 if committed else 1)
+    saved = world.save(inductor("b"), inductor("c"))
+    assert saved.bundle.generation == (3 if committed else 2)
+    assert len(_data(world)) == 3
 
 
 SAVE_SHAPES = """
