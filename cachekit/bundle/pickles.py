@@ -1,0 +1,294 @@
+"""Follows a pickle without running it: which globals it names, what it would call, and with what.
+
+A small abstract interpreter of the opcodes that CPython's picklers write (protocols 2 to 5). It keeps a stack and a
+memo of what can be known about each value: short text, that it is a number, text, bytes or a global, the members of a
+tuple, or nothing. Lists, dicts and instances are opaque. Whether a global or a call is acceptable is for the `Rules`
+to say (``scan.py``); this module only refuses what no pickler writes.
+
+Nothing is imported, built or decoded, and big payloads are stepped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from cachekit.errors import CorruptError, LimitError
+
+# A real artifact of 150 KB takes 1,600; each can cost a hundred bytes of memo.
+MAX_OPCODES = 2_000_000
+_MAX_TEXT = 255
+
+
+class Kind(Enum):
+    """What is known of a value that is neither short text, nor bytes, nor a global, nor a tuple."""
+
+    NUMBER = "a number, a truth value or None"
+    TEXT = "text too long to be a name"
+    EXPRESSION = "a symbolic expression"
+
+
+class Span(NamedTuple):
+    """Bytes inside the pickle: [start, end)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """Something the pickle imports. A `guarded` one may be called under its rule and used in no other way."""
+
+    module: str
+    name: str
+    guarded: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+Value = Any
+"""`bytes` (short text), `Kind`, `Span`, `Global`, a tuple of values, or None where nothing is known."""
+
+
+class Rules(Protocol):
+    """What a pickle may do."""
+
+    persistent: bool
+    """Whether it may refer to objects that its loader supplies."""
+
+    def found(self, module: str, name: str) -> Global:
+        """Judge a global; raises to refuse it."""
+
+    def called(self, target: Global, arguments: Value) -> Value:
+        """Judge a call; returns what is known of its result, raises to refuse it."""
+
+
+def follow(data: bytes, rules: Rules, start: int = 0) -> int:
+    """Follow the pickle that begins at `start` and return where it ends.
+
+    Raises:
+        CorruptError: it is not a pickle, or does what no pickler writes.
+        LimitError: it has more opcodes than any artifact.
+        TrustError: `rules` refused something.
+    """
+    return _Machine(data, rules).run(start)
+
+
+_MARK = object()
+_MEMOIZE = 0x94
+_NUMBERS = {
+    0x4E: 0,  # NONE
+    0x88: 0,  # NEWTRUE
+    0x89: 0,  # NEWFALSE
+    0x4B: 1,  # BININT1
+    0x4D: 2,  # BININT2
+    0x4A: 4,  # BININT
+    0x47: 8,  # BINFLOAT
+}
+_OPAQUE = frozenset(b"]}\x8f")  # EMPTY_LIST, EMPTY_DICT, EMPTY_SET
+_TEXT_WIDTH = {0x8C: 1, 0x58: 4, 0x8D: 8}  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
+_BYTES_WIDTH = {0x43: 1, 0x42: 4, 0x8E: 8}  # SHORT_BINBYTES, BINBYTES, BINBYTES8
+_LONG_WIDTH = {0x8A: 1, 0x8B: 4}  # LONG1, LONG4
+_GET_WIDTH = {0x68: 1, 0x6A: 4}  # BINGET, LONG_BINGET
+_PUT_WIDTH = {0x71: 1, 0x72: 4}  # BINPUT, LONG_BINPUT
+_SKIPPED = {0x80: 1, 0x95: 8}  # PROTO, FRAME
+_STOP = 0x2E
+
+
+class _Machine:
+    def __init__(self, data: bytes, rules: Rules) -> None:
+        self._data = data
+        self._rules = rules
+        self._stack: list[Value] = []
+        self._memo: dict[int, Value] = {}
+
+    def run(self, start: int) -> int:
+        try:
+            return self._run(start)
+        except (IndexError, KeyError, ValueError) as exc:
+            raise CorruptError("pickle is cut short, or uses what it never stored") from exc
+
+    def _run(self, at: int) -> int:
+        # The hot loop: a bundle has millions of these, so nothing is looked up twice.
+        data, memo, stack, push = self._data, self._memo, self._stack, self._stack.append
+        number, steps = Kind.NUMBER, self._STEPS
+        for _ in range(MAX_OPCODES):
+            code = data[at]
+            at += 1
+            if code == 0x8C:
+                end = at + 1 + data[at]
+                push(data[at + 1 : end])
+                at = end
+                if data[at] == _MEMOIZE:
+                    memo[len(memo)] = stack[-1]
+                    at += 1
+            elif code == _MEMOIZE:
+                memo[len(memo)] = self._top()
+            elif code in _NUMBERS:
+                push(number)
+                at += _NUMBERS[code]
+            elif code in _GET_WIDTH:
+                end = at + _GET_WIDTH[code]
+                push(memo[int.from_bytes(data[at:end], "little")])
+                at = end
+            elif code == 0x28:
+                push(_MARK)
+            elif code in _OPAQUE:
+                push(None)
+            elif code in steps:
+                steps[code](self)
+            elif code == _STOP:
+                if len(stack) != 1 or at > len(data):
+                    break
+                return at
+            else:
+                at = self._rare(code, at)
+        else:
+            raise LimitError(f"pickle has more than {MAX_OPCODES} opcodes")
+        raise CorruptError("pickle leaves more or less than one object")
+
+    def _rare(self, code: int, at: int) -> int:
+        """Do an opcode with an operand that is not worth a place in the loop; returns where the next one is."""
+        if code in _TEXT_WIDTH:
+            start, at = self._sized(at, _TEXT_WIDTH[code])
+            self._stack.append(self._data[start:at] if at - start <= _MAX_TEXT else Kind.TEXT)
+        elif code in _BYTES_WIDTH:
+            start, at = self._sized(at, _BYTES_WIDTH[code])
+            self._stack.append(Span(start, at))
+        elif code in _LONG_WIDTH:
+            _, at = self._sized(at, _LONG_WIDTH[code])
+            self._stack.append(Kind.NUMBER)
+        elif code == 0x96:  # BYTEARRAY8: opaque, because it can change
+            _, at = self._sized(at, 8)
+            self._stack.append(None)
+        elif code in _PUT_WIDTH:
+            end = at + _PUT_WIDTH[code]
+            self._memo[int.from_bytes(self._data[at:end], "little")] = self._top()
+            at = end
+        elif code in _SKIPPED:
+            at += _SKIPPED[code]
+        elif code == 0x63:  # GLOBAL: two lines
+            middle = self._data.index(b"\n", at, at + 2 * _MAX_TEXT)
+            end = self._data.index(b"\n", middle + 1, middle + 2 * _MAX_TEXT)
+            self._import(self._data[at:middle], self._data[middle + 1 : end])
+            at = end + 1
+        else:
+            raise CorruptError(f"opcode 0x{code:02x} is not one that torch's pickler writes")
+        return at
+
+    def _sized(self, at: int, width: int) -> tuple[int, int]:
+        start = at + width
+        end = start + int.from_bytes(self._data[at:start], "little")
+        if end > len(self._data):
+            raise CorruptError("pickle is cut short")
+        return start, end
+
+    def _top(self) -> Value:
+        top = self._stack[-1]
+        if top is _MARK:
+            raise CorruptError("pickle stores a mark")
+        return top
+
+    def _pop(self) -> Value:
+        """Take a value that becomes part of another one, which a guarded global must not."""
+        value = self._stack.pop()
+        if value is _MARK:
+            raise CorruptError("pickle uses a mark as a value")
+        if isinstance(value, Global) and value.guarded:
+            self._rules.called(value, None)
+        return value
+
+    def _pop_to_mark(self) -> list[Value]:
+        items = []
+        while self._stack[-1] is not _MARK:
+            items.append(self._pop())
+        self._stack.pop()
+        items.reverse()
+        return items
+
+    def _import(self, module: Value, name: Value) -> None:
+        if not isinstance(module, bytes) or not isinstance(name, bytes):
+            raise CorruptError("pickle imports under a computed name")
+        try:
+            self._stack.append(self._rules.found(module.decode("utf-8"), name.decode("utf-8")))
+        except UnicodeDecodeError as exc:
+            raise CorruptError("pickle imports under a name that is not text") from exc
+
+    def _changed(self) -> None:
+        """Refuse to change anything but an instance or container that the pickle made."""
+        if (
+            not self._stack
+            or isinstance(self._stack[-1], (bytes, Global, tuple, Span))
+            or self._stack[-1] is _MARK
+        ):
+            raise CorruptError("pickle changes something that it did not make")
+
+    def _call(self) -> None:
+        arguments, target = self._pop(), self._stack.pop()
+        if not isinstance(target, Global) or not isinstance(arguments, tuple) or isinstance(arguments, Span):
+            raise CorruptError(
+                "pickle calls something that it computed, or with something that is not a tuple"
+            )
+        self._stack.append(self._rules.called(target, arguments))
+
+    def _call_with_names(self) -> None:
+        self._pop()  # keyword arguments are a dict, so opaque; those of an allowed class are as good as its state
+        self._call()
+
+    def _stack_global(self) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        self._import(module, name)
+
+    def _add_one(self) -> None:
+        self._pop()
+        self._changed()
+
+    def _add_pair(self) -> None:
+        self._pop()
+        self._add_one()
+
+    def _add_marked(self) -> None:
+        self._pop_to_mark()
+        self._changed()
+
+    def _tuple(self, size: int) -> None:
+        items = tuple(self._pop() for _ in range(size))
+        self._stack.append(items[::-1])
+
+    def _tuple_marked(self) -> None:
+        self._stack.append(tuple(self._pop_to_mark()))
+
+    def _container_marked(self) -> None:
+        self._pop_to_mark()
+        self._stack.append(None)
+
+    def _persistent(self) -> None:
+        self._pop()
+        if not self._rules.persistent:
+            raise CorruptError("pickle refers to an object outside itself")
+        self._stack.append(None)
+
+    _STEPS: ClassVar[Mapping[int, Callable[[_Machine], Any]]] = {
+        0x93: _stack_global,
+        0x52: _call,  # REDUCE
+        0x81: _call,  # NEWOBJ
+        0x92: _call_with_names,  # NEWOBJ_EX
+        0x62: _add_one,  # BUILD
+        0x61: _add_one,  # APPEND
+        0x73: _add_pair,  # SETITEM
+        0x65: _add_marked,  # APPENDS
+        0x75: _add_marked,  # SETITEMS
+        0x90: _add_marked,  # ADDITEMS
+        0x29: lambda self: self._tuple(0),
+        0x85: lambda self: self._tuple(1),
+        0x86: lambda self: self._tuple(2),
+        0x87: lambda self: self._tuple(3),
+        0x74: _tuple_marked,
+        0x91: _container_marked,  # FROZENSET
+        0x30: _pop,
+        0x31: _pop_to_mark,
+        0x51: _persistent,  # BINPERSID
+    }
