@@ -1,0 +1,103 @@
+"""What verbs look at: the settings, the local store (for reading only) and the keys it trusts.
+
+Nothing is opened or made before a verb needs it, so an absent folder is as good as an empty one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachekit.cli.output import Output
+from cachekit.errors import ConfigurationError, CorruptError, NotFoundError
+from cachekit.settings import Settings
+
+if TYPE_CHECKING:
+    from cachekit.bundle.bundle import Bundle
+    from cachekit.bundle.signing import PublicKey
+    from cachekit.cli.readonly import ReadOnlyStore
+    from cachekit.identity.fingerprint import Fingerprint
+
+_SHOWN_CANDIDATES = 5
+
+
+class Shelf:
+    """One namespace of the local store.
+
+    Raises `ConfigurationError` if the options or the environment are wrong; methods raise what the store raises.
+    """
+
+    def __init__(self, out: Output, *, dir: Path | None, namespace: str | None) -> None:
+        given = {"CACHEKIT_DIR": dir, "CACHEKIT_NAMESPACE": namespace}
+        chosen = {name: str(value) for name, value in given.items() if value is not None}
+        self.settings = Settings.from_env({**os.environ, **chosen})
+        for name in self.settings.unknown:
+            out.note(f"{name} is set, and nothing reads it")
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Which store an answer speaks of."""
+        return {"dir": str(self.settings.dir), "namespace": self.settings.namespace}
+
+    @cached_property
+    def store(self) -> ReadOnlyStore:
+        """The store, which looking at does not change."""
+        from cachekit.cli.readonly import ReadOnlyStore
+        from cachekit.store.local import DirectoryStore
+
+        return ReadOnlyStore(DirectoryStore(self.settings.store_root, namespace=self.settings.namespace))
+
+    @cached_property
+    def trusted(self) -> Mapping[str, PublicKey]:
+        """The keys whose signatures count here, by key id."""
+        from cachekit.store import keys
+
+        return keys.trusted(self.settings.keys_root)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Every fingerprint id that has anything stored, sorted."""
+        return self.store.profiles()
+
+    def resolve(self, text: str) -> str:
+        """The id that ``text`` is, or is the beginning of.
+
+        Raises `NotFoundError` if no id is, and `ConfigurationError` if several are; it names them.
+        """
+        found = [fid for fid in self.ids if fid == text] or [fid for fid in self.ids if fid.startswith(text)]
+        if not found or not text:
+            raise NotFoundError(f"no fingerprint {text!r} in {self.settings.dir} ({self.settings.namespace})")
+        if len(found) > 1:
+            names = ", ".join(found[:_SHOWN_CANDIDATES]) + (", ..." if len(found) > _SHOWN_CANDIDATES else "")
+            raise ConfigurationError(f"{text!r} is the beginning of {len(found)} fingerprints: {names}")
+        return found[0]
+
+    def chosen(self, text: str | None) -> list[str]:
+        """The id that ``text`` means, or all of them."""
+        return self.ids if text is None else [self.resolve(text)]
+
+    def bundle(self, fid: str) -> Bundle | None:
+        """The committed bundle, verified; None if nothing was ever committed. Raises as `fetch` does."""
+        from cachekit.store.fetch import fetch
+
+        if self.store.read_head(fid) is None:
+            return None  # before the keys: where nothing was ever saved there are none
+        return fetch(self.store, fid, self.trusted)
+
+    def fingerprint(self, fid: str) -> Fingerprint | None:
+        """The stored components of an id; None if they were never written.
+
+        Raises `CorruptError` if they are those of another one.
+        """
+        from cachekit.identity.fingerprint import Fingerprint
+
+        data = self.store.read_profile(fid)
+        if data is None:
+            return None
+        found = Fingerprint.from_json(data)
+        if found.id != fid:
+            raise CorruptError(f"profile.json of {fid} holds the components of {found.id}")
+        return found
