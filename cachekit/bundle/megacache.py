@@ -49,8 +49,9 @@ class Report:
 def decode(data: bytes | bytearray | memoryview, limits: Limits = DEFAULT) -> list[Artifact]:
     """Read every block of a bundle that torch or `encode` wrote.
 
-    ``pgo`` and ``precompile`` are left out, and of several artifacts with one kind, key and guards the first is
-    returned. Order is that of the bytes.
+    ``pgo`` and ``precompile`` are left out. Of several artifacts with one kind, key and guards one is returned: the
+    last of autotune, which is what torch would find on disk (coordinate descent records its better result after the
+    first one), and the first of others, which are alternatives. Order is that of the bytes.
 
     Raises:
         CorruptError: checksum, structure, type or key is wrong, or an artifact says nothing about its guards.
@@ -82,8 +83,10 @@ def decode_report(data: bytes | bytearray | memoryview, limits: Limits = DEFAULT
         for _ in range(count):
             key = reader.text(limits.max_key_bytes, "key")
             artifact = _artifact(kind, key, reader.content(), limits)
-            if found.setdefault((kind, key, artifact.guards), artifact) is not artifact:
-                duplicates += 1
+            slot = (kind, key, artifact.guards)
+            duplicates += slot in found
+            if kind == "autotune" or slot not in found:
+                found[slot] = artifact
     return Report(list(found.values()), dropped, duplicates)
 
 
