@@ -78,8 +78,8 @@ _SDXL: Mapping[str, Any] = {
 }
 _SDXL_TINY: Mapping[str, Any] = {
     "block_out_channels": (32,),
-    "down_block_types": ("CrossAttnDownBlock2D",),
-    "up_block_types": ("CrossAttnUpBlock2D",),
+    "down_block_types": ("DownBlock2D",),  # the middle block has cross-attention all the same
+    "up_block_types": ("UpBlock2D",),
     "layers_per_block": 1,
     "norm_num_groups": 8,
     "transformer_layers_per_block": 1,
@@ -133,11 +133,14 @@ _FLUX_TINY: Mapping[str, Any] = {
 }
 
 
-def _flux(scale: Scale, *, layers: int = 6, single_layers: int = 12) -> Denoiser:
+def _flux(scale: Scale) -> Denoiser:
+    return _flux_of(scale, 1, 1) if scale.tiny else _flux_of(scale, 6, 12)
+
+
+def _flux_of(scale: Scale, layers: int, single_layers: int) -> Denoiser:
     from diffusers import FluxTransformer2DModel
 
     config = _FLUX_TINY if scale.tiny else _FLUX
-    layers, single_layers = (1, 2) if scale.tiny else (layers, single_layers)
     transformer = FluxTransformer2DModel(
         num_layers=layers, num_single_layers=single_layers, guidance_embeds=True, **config
     ).to(scale.dtype)
@@ -173,7 +176,7 @@ def _positions(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _gguf(scale: Scale) -> Denoiser:
-    denoiser = _flux(scale, layers=2, single_layers=4)
+    denoiser = _flux_of(scale, 1, 0) if scale.tiny else _flux_of(scale, 2, 4)
     transformer = denoiser.module
     for block in [*transformer.transformer_blocks, *transformer.single_transformer_blocks]:
         for name, layer in list(block.named_modules()):

@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "versions": environment.versions(),
     }
     benchmark = Benchmark(
-        plan(given.only, warm=given.warm, plain=given.plain),
+        plan(given.only, warm=given.warm or (1 if given.tiny else 3), plain=given.plain),
         work,
         given.out,
         tiny=given.tiny,
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of {','.join(DENOISERS)}; default all",
     )
     add("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
-    add("--warm", type=int, default=3, metavar="N", help="warm starts of each denoiser; default 3")
+    add("--warm", type=int, metavar="N", help="warm starts of each denoiser; default 3, with --tiny 1")
     add("--plain", action="store_true", help="also a cold start without cachekit: what recording costs")
     add("--tiny", action="store_true", help="tiny models on the CPU, to try this script")
     add("--time-limit", type=float, metavar="S", help="start no further process after S seconds")
