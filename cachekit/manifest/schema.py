@@ -31,11 +31,7 @@ class Base(DeclarativeBase):
     """The registry of the manifest's tables."""
 
     metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        str: Text(),
-        dict[str, Any]: JSON(),
-        list[Any]: JSON(),
-    }
+    type_annotation_map: ClassVar[dict[Any, Any]] = {str: Text()}
 
 
 class Fingerprint(Base):
@@ -44,7 +40,7 @@ class Fingerprint(Base):
     __tablename__ = "fingerprints"
 
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
-    components: Mapped[dict[str, Any]]
+    components: Mapped[dict[str, Any]] = mapped_column(JSON())
 
 
 class Bundle(Base):
@@ -60,9 +56,9 @@ class Bundle(Base):
     parent: Mapped[str | None]
     newest: Mapped[int] = mapped_column(BigInteger)
     indexed_at: Mapped[int] = mapped_column(BigInteger)
-    producers: Mapped[dict[str, Any]]
-    cold: Mapped[dict[str, Any]]
-    tombstones: Mapped[list[Any]]
+    producers: Mapped[dict[str, Any]] = mapped_column(JSON())
+    cold: Mapped[dict[str, Any]] = mapped_column(JSON())
+    tombstones: Mapped[list[Any]] = mapped_column(JSON())
 
 
 class Artifact(Base):
@@ -77,7 +73,7 @@ class Artifact(Base):
     kind: Mapped[str] = mapped_column(String(32))
     key: Mapped[str] = mapped_column(String(255))
     guards: Mapped[str]
-    requires: Mapped[list[Any]]
+    requires: Mapped[list[Any]] = mapped_column(JSON())
     raw_digest: Mapped[str] = mapped_column(String(64))
     raw_size: Mapped[int] = mapped_column(BigInteger)
     stored_digest: Mapped[str] = mapped_column(String(64))
@@ -145,4 +141,4 @@ class Event(Base):
     at: Mapped[int] = mapped_column(BigInteger)
     kind: Mapped[str] = mapped_column(String(64), index=True)
     fingerprint_id: Mapped[str | None] = mapped_column(String(128), index=True)
-    data: Mapped[dict[str, Any]]
+    data: Mapped[dict[str, Any]] = mapped_column(JSON())

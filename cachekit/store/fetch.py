@@ -110,7 +110,10 @@ def read_artifacts(store: Store, bundle: Bundle, wanted: Callable[[Entry], bool]
 
     def read(entry: Entry) -> Artifact | Problem:
         try:
-            return _read(store, entry)
+            try:
+                return _read(store, entry)
+            except CorruptError:
+                return _read(store, entry)  # somebody may have just repaired it
         except CorruptError as exc:
             log.warning("artifact %s %s is damaged: %s", entry.kind, entry.key, exc)
             if entry.inline is None:

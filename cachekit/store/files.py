@@ -74,12 +74,12 @@ def read(path: Path, *, max_bytes: int | None = None) -> bytes:
         # Without O_NONBLOCK, a FIFO in a file's place would block for ever.
         descriptor = os.open(path, os.O_RDONLY | _OPEN | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise StoreError(f"{path} is not a regular file")
-            data = file.read() if max_bytes is None else file.read(max_bytes + 1)
-    if max_bytes is not None and len(data) > max_bytes:
-        raise LimitError(f"{path} has more than the {max_bytes} bytes it may have")
-    return data
+            if max_bytes is not None and found.st_size > max_bytes:
+                raise LimitError(f"{path} has {found.st_size} bytes, more than the {max_bytes} it may have")
+            return file.read(found.st_size)
 
 
 def is_file(path: Path) -> bool:

@@ -101,6 +101,28 @@ def test_a_damaged_blob_is_reported_and_the_rest_loads(
     assert [kept.name[-64:] for kept in (world.store.root / "local/quarantine").iterdir()] == [path.name]
 
 
+def test_a_blob_that_is_repaired_meanwhile_is_used(world: World) -> None:
+    """A reader that met damage looks again before it puts anything aside: a writer may have been quicker."""
+    assert isinstance(world.store, DirectoryStore)
+    bundle = world.save(inductor("a")).bundle
+    path = _blob(world, bundle, inductor("a").key)
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+
+    class Repaired(DirectoryStore):
+        def read_blob(self, digest: str, *, max_bytes: int | None = None) -> bytes:
+            try:
+                return super().read_blob(digest, max_bytes=max_bytes)
+            except CorruptError:
+                path.write_bytes(whole)
+                raise
+
+    loaded = read_artifacts(Repaired(world.store.root), bundle, lambda entry: True)
+
+    assert loaded.artifacts == (inductor("a"),)
+    assert loaded.problems == ()
+
+
 def test_a_blob_that_grew_is_not_read_whole(world: World) -> None:
     """The bundle says how large a blob is; more is refused by size."""
     bundle = world.save(inductor("a")).bundle

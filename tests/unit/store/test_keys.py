@@ -4,13 +4,16 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from cachekit.bundle import signing
+from cachekit.bundle.signing import SigningKey
 from cachekit.errors import ConfigurationError, StoreError
-from cachekit.store import keys
+from cachekit.store import files, keys
 
 ROOT = Path(__file__).parents[3]
 
@@ -108,6 +111,27 @@ def test_a_file_that_is_no_public_key_is_named(root: Path, content: bytes) -> No
 
     with pytest.raises(ConfigurationError, match=r"mistake\.pem"):
         keys.trusted(root)
+
+
+def test_who_waited_for_the_first_key_gets_that_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that found no key, and waits while another one makes it, does not make a second."""
+    waits = threading.Event()
+    locked = files.locked
+
+    def announced(path: Path) -> AbstractContextManager[None]:
+        waits.set()
+        return locked(path)
+
+    found: list[SigningKey] = []
+    with locked(root / ".lock"):
+        monkeypatch.setattr(files, "locked", announced)
+        waiter = threading.Thread(target=lambda: found.append(keys.load_or_create(root)))
+        waiter.start()
+        assert waits.wait(timeout=30)
+        made = keys._create(root)
+    waiter.join()
+
+    assert [key.keyid for key in found] == [made.keyid]
 
 
 def test_processes_that_start_at_once_get_one_key(root: Path) -> None:
