@@ -127,6 +127,8 @@ _FLAGS: Final[Mapping[str, tuple[type, ...]]] = {
 
 def _device(text: Any) -> str:
     name = str(text)
+    if name in ("cpu:0", "mps:0"):  # torch prints a number where there is only one
+        return name[:3]
     if name in ("cuda", "xpu"):
         name = f"{name}:{_current_ordinal(name)}"
     if not _DEVICE.match(name):

@@ -209,9 +209,12 @@ def _source(code: Any) -> str:
     """Source text, its layout normalised; where there is none, what its code objects do."""
     try:
         lines = textwrap.dedent(inspect.getsource(code)).splitlines()
-        return "\n".join(line.rstrip() for line in lines if line.strip())
     except (OSError, TypeError, IndentationError, SyntaxError):
         return canonical.dumps(_code_of(code)).decode()
+    text = "\n".join(line.rstrip() for line in lines if line.strip())
+    if getattr(code, "co_name", "") == "<lambda>":  # several may share a line, and their source is that line
+        text += canonical.dumps(_code_of(code)).decode()
+    return text
 
 
 def _code_of(code: Any) -> Any:
