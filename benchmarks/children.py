@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import ROOT
+from benchmarks.environment import ROOT, without_paths
 
 TAIL = 4000
 """Characters of standard error kept when a child fails: the traceback and a few lines before it."""
@@ -97,12 +97,18 @@ def bare_environment(folder: Path) -> dict[str, str]:
     return environment
 
 
-def write_json(path: Path, document: Any, *, clean: Any = None) -> None:
-    """Replace ``path`` by ``document`` in one step, its text first passed through ``clean``."""
+def write_json(path: Path, document: Any, *, hide: Sequence[Path] | None = None) -> None:
+    """Replace ``path`` by ``document`` in one step; with ``hide``, what is published: no folder of this machine in it.
+
+    Args:
+        hide: further folders whose paths become words.
+    """
     text = json.dumps(document, indent=1, default=str) + "\n"
+    if hide is not None:
+        text = without_paths(text, *hide, *([path.parent] if path.is_absolute() else []))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(clean(text) if clean else text, encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
 
 

@@ -109,7 +109,7 @@ class Benchmark:
             "summary": self._summaries(),
             "children": self.done,
         }
-        children.write_json(self.out, document, clean=lambda text: environment.without_paths(text, self.work))
+        children.write_json(self.out, document, hide=[self.work])
 
 
 def plan(names: Sequence[str], *, warm: int, plain: bool) -> list[Row]:
