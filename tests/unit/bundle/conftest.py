@@ -77,7 +77,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]
         "TMPDIR": str(folder),
     }
     done = subprocess.run(
-        [sys.executable, str(program), str(folder)], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, str(program), str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return lambda name: (folder / f"{name}.bin").read_bytes()

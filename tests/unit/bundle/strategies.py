@@ -46,7 +46,9 @@ def torch_data(kind: str, guards: str, content: bytes, partners: Sequence[tuple[
     """Return bytes that say about themselves what torch's say: guards and, in aot_autograd, inductor partners."""
     if kind not in ("inductor", "aot_autograd"):
         return b'{"content": "%s"}' % content.hex().encode()
-    graphs = [{"fx_graph_cache_info": (key, []), "fx_graph_guard_expr": text or None} for key, text in partners]
+    graphs = [
+        {"fx_graph_cache_info": (key, []), "fx_graph_guard_expr": text or None} for key, text in partners
+    ]
     return pickle.dumps({"graphs": graphs, "guards_expr": guards or None, "content": content}, protocol=4)
 
 
@@ -103,9 +105,9 @@ shapes = st.builds(
     st.integers(1, 2),
     st.dictionaries(st.sampled_from(("frames", "cfg", "prompt")), scalars, max_size=2),
 )
-_needs = st.frozensets(
-    st.builds(lambda n: f"inductor:{n:064x}", st.integers(0, 3)), max_size=3
-).map(lambda ids: tuple(sorted(ids)))
+_needs = st.frozensets(st.builds(lambda n: f"inductor:{n:064x}", st.integers(0, 3)), max_size=3).map(
+    lambda ids: tuple(sorted(ids))
+)
 units = st.builds(
     Unit,
     dynamic=st.booleans(),
@@ -123,7 +125,9 @@ def coverages(draw: st.DrawFn) -> Coverage:
     drawn = draw(st.lists(units, max_size=4))
     ids = [unit.id for unit in drawn] + ["f" * 64]
     rows = draw(
-        st.lists(st.builds(ShapeRow, shapes, st.lists(st.sampled_from(ids), max_size=2).map(tuple)), max_size=3)
+        st.lists(
+            st.builds(ShapeRow, shapes, st.lists(st.sampled_from(ids), max_size=2).map(tuple)), max_size=3
+        )
     )
     return Coverage(tuple(drawn), tuple(rows))
 
@@ -133,7 +137,9 @@ def bundles(draw: st.DrawFn) -> Bundle:
     """Draw a bundle of one fixed namespace and fingerprint, with conflicts, tombstones and replacements."""
     drawn = draw(st.lists(entries(), max_size=7))
     digests = sorted({entry.raw_digest for entry in drawn} | {"0" * 64})
-    tombstones = st.builds(Tombstone, st.sampled_from(digests), st.sampled_from(("wrong picture", "key leaked")))
+    tombstones = st.builds(
+        Tombstone, st.sampled_from(digests), st.sampled_from(("wrong picture", "key leaked"))
+    )
     facts = st.dictionaries(st.sampled_from(("torch", "triton")), st.sampled_from(("2.13", 3, None)))
     return Bundle(
         namespace="local",

@@ -29,7 +29,9 @@ def test_key_of_its_kind_is_accepted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("key", ["", "../../x", "/etc/passwd", "ab/../../x", "f" * 51, "a\n", "nul\0", "ab\\cd"])
+@pytest.mark.parametrize(
+    "key", ["", "../../x", "/etc/passwd", "ab/../../x", "f" * 51, "a\n", "nul\0", "ab\\cd"]
+)
 def test_key_that_could_name_another_file_is_refused(kind: str, key: str) -> None:
     """A key that does not look like its kind never becomes an artifact, and so never a path."""
     with pytest.raises(CorruptError):
@@ -110,7 +112,9 @@ def test_long_guards_are_read() -> None:
     assert text == guards_of("inductor", torch_data("inductor", text, b""))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x04N.", b"not a pickle", b"\x80\x04\x8c\x0bguards_expr\x94\x8c\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80\x04N.", b"not a pickle", b"\x80\x04\x8c\x0bguards_expr\x94\x8c\xff"]
+)
 def test_artifact_without_guards_is_corrupt(data: bytes) -> None:
     """An artifact whose guards cannot be read could shadow another one, so it is not taken."""
     with pytest.raises(CorruptError):
@@ -148,7 +152,11 @@ def test_real_training_artifact_names_both_graphs(compiled: Callable[[str], byte
 
 def test_real_cpu_graphs_contain_cpp(compiled: Callable[[str], bytes]) -> None:
     """CPU kernels are C++; a graph that only calls a library is not, though its configuration mentions C++."""
-    found = {has_cpp(artifact.data) for artifact in megacache.decode(compiled("double")) if artifact.kind == "inductor"}
+    found = {
+        has_cpp(artifact.data)
+        for artifact in megacache.decode(compiled("double"))
+        if artifact.kind == "inductor"
+    }
     assert True in found
 
 
@@ -162,4 +170,6 @@ def test_real_cuda_graphs_contain_cpp_only_where_they_have_a_cpu_kernel(cuda: by
 def test_artifact_of_unknown_layout_counts_as_cpp() -> None:
     """Where the source cannot be found, any mention of C++ makes an artifact belong to its CPU."""
     assert has_cpp(b"no source here, but async_compile.cpp_pybinding")
-    assert not has_cpp(pickle.dumps({"source_code": "async_compile.triton", "config": "async_compile.cpp"}, protocol=4))
+    assert not has_cpp(
+        pickle.dumps({"source_code": "async_compile.triton", "config": "async_compile.cpp"}, protocol=4)
+    )

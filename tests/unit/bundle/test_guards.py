@@ -86,7 +86,13 @@ def test_false_and_unknown_expressions_do_not_hold(expression: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["*".join(["s0"] * 50_000) + " > 1", "(" * 50_000, "-" * 100_000 + "s0 > 0", "9" * 5000 + " > s0", "s0 > " * 9000],
+    [
+        "*".join(["s0"] * 50_000) + " > 1",
+        "(" * 50_000,
+        "-" * 100_000 + "s0 > 0",
+        "9" * 5000 + " > s0",
+        "s0 > " * 9000,
+    ],
 )
 def test_expressions_made_to_burn_time_end_quickly(expression: str) -> None:
     """Evaluation is bounded by the length of the expression and the size of its numbers."""

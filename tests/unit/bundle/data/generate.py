@@ -52,7 +52,9 @@ def attention(x: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(x, x, x).relu()
 
 
-def record(function: Callable[..., torch.Tensor], *args: Any, train: bool = False, **options: Any) -> list[Artifact]:
+def record(
+    function: Callable[..., torch.Tensor], *args: Any, train: bool = False, **options: Any
+) -> list[Artifact]:
     """Compile and run once; return what torch recorded."""
     torch._dynamo.reset()
     with CacheArtifactManager.with_fresh_cache(), torch.set_grad_enabled(train):
