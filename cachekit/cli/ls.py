@@ -16,19 +16,7 @@ if TYPE_CHECKING:
 
     from cachekit.bundle.bundle import Bundle
 
-_COLUMNS = (
-    "id",
-    "family",
-    "denoiser",
-    "device",
-    "torch",
-    "shapes",
-    "artifacts",
-    "raw",
-    "stored",
-    "gen",
-    "last use",
-)
+_COLUMNS = ("id", "pipeline", "runs on", "shapes", "artifacts", "raw", "stored", "gen", "last use")
 _NUMBERS = ("artifacts", "raw", "stored", "gen")
 _SHOWN_SHAPES = 3
 
@@ -69,7 +57,7 @@ def _row(bundle: Bundle) -> dict[str, Any]:
     return {
         "id": bundle.fingerprint_id,
         **text.summary(bundle.fingerprint),
-        "shapes": sorted({row.shape.label for row in bundle.coverage.shapes}),
+        "shapes": text.labels(bundle.coverage),
         "units": len(bundle.coverage.unit_ids),
         "artifacts": len(bundle.entries),
         "raw_bytes": sum(entry.raw_size for entry in bundle.entries),
@@ -105,18 +93,25 @@ def _problem(where: str, error: CachekitError) -> dict[str, str]:
 def _draw(document: Document, console: Console) -> None:
     rows = document["bundles"]
     if not rows:
+        if document["problems"]:
+            console.print("no bundle can be read")
+            return
         console.print(f"nothing is stored in {text.printable(document['dir'])} ({document['namespace']})")
         return
+
+    def together(parts: list[str]) -> list[str]:
+        """One below the other on a terminal, in one line for a pipe."""
+        return parts if console.is_terminal else [" ".join(parts)]
+
     table = text.table(*_COLUMNS, right=_NUMBERS)
     for row in rows:
+        classes = [name.rpartition(".")[2] for name in row["denoisers"]]
         text.row(
             table,
             text.short(row["id"]),
-            row["family"],
-            ", ".join(row["denoisers"]),
-            row["device"],
-            row["torch"],
-            _labels(row["shapes"]),
+            together([str(row["family"]), *classes]),
+            together([str(row["device"]), f"torch {row['torch']}"]),
+            together(_labels(row["shapes"])),
             row["artifacts"],
             text.size(row["raw_bytes"]),
             text.size(row["stored_bytes"]),
@@ -126,6 +121,6 @@ def _draw(document: Document, console: Console) -> None:
     console.print(table)
 
 
-def _labels(shapes: list[str]) -> str:
+def _labels(shapes: list[str]) -> list[str]:
     rest = len(shapes) - _SHOWN_SHAPES
-    return " ".join(shapes[:_SHOWN_SHAPES]) + (f" +{rest}" if rest > 0 else "") or "-"
+    return shapes[:_SHOWN_SHAPES] + ([f"and {rest} more"] if rest > 0 else []) or ["-"]

@@ -23,11 +23,8 @@ from dataclasses import dataclass, field
 _BEGIN = rb"/(?:(?<![\w.~/\\)\]-]/)|(?<=[\x8cC][\x00-\xff]/)|(?<=-[ILB]/)|(?<=file:///))"
 _PART = rb"[\w.+@%~=,-]"
 _HOME_PATH = re.compile(_BEGIN + rb"(?:(?:home|Users)/|root/)[^\x00-\x20\x7f\"'`<>|:;,*?()\[\]{}\\]{2,1024}")
-# Shorter ones are found in any machine code.
-_PATH = re.compile(_BEGIN + _PART + rb"{2,255}/(?:" + _PART + rb"{1,255}/){0,64}" + _PART + rb"{3,255}")
-_ADDRESS = re.compile(
-    rb"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}\.)+[A-Za-z]{2,24}(?![\w-])"
-)
+_PATH = re.compile(_BEGIN + _PART + rb"{2,255}(?:/" + _PART + rb"{1,255}){1,64}")
+_ADDRESS = re.compile(rb"(?<![\w.+-])[\w.+-]{2,64}@(?:[A-Za-z0-9][A-Za-z0-9-]{1,62}\.)+[a-z]{2,24}(?![\w-])")
 _HOST = re.compile(
     rb"(?<![\w.-])(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}(?:local|localdomain|internal|intranet|corp|lan|home\.arpa)(?![\w.(\[-])",
     re.IGNORECASE,

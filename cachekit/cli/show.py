@@ -77,7 +77,7 @@ def _contents(shelf: Shelf, bundle: Bundle) -> dict[str, Any]:
     return {
         "facts": dict(bundle.producers),
         "cold_s": dict(bundle.cold),
-        "shapes": sorted({row.shape.label for row in bundle.coverage.shapes}),
+        "shapes": text.labels(bundle.coverage),
         "units": len(bundle.coverage.unit_ids),
         "kinds": _kinds(bundle.entries),
         "producers": [
@@ -154,8 +154,11 @@ class _Drawing:
         self._artifacts = artifacts
 
     def draw(self, document: Document, console: Console) -> None:
-        """Everything, the most general first."""
+        """Everything, the most general first; with ``--privacy`` only what that found."""
         console.print(f"{document['id']}  ({document['namespace']})", style="bold")
+        if "privacy" in document:
+            _draw_privacy(document["privacy"], console)
+            return
         self._components(document, console)
         if document["generation"] is None:
             console.print("no bundle was ever committed for it")
@@ -163,13 +166,11 @@ class _Drawing:
         self._contents(document, console)
         if self._artifacts:
             self._entries(document, console)
-        if "privacy" in document:
-            _draw_privacy(document["privacy"], console)
 
     def _components(self, document: Document, console: Console) -> None:
         table = text.table("component", "value")
         for path, value in text.leaves("", document["components"]):
-            text.row(table, path, value)
+            text.row(table, path, text.value(value))
         console.print(table)
 
     def _contents(self, document: Document, console: Console) -> None:
@@ -195,7 +196,7 @@ class _Drawing:
                 f"{text.short(one['key'])} {text.plural(one['artifacts'], 'artifact')}, {trust}",
             )
         for name, value in (*text.leaves("", document["facts"]), *text.leaves("cold", document["cold_s"])):
-            text.row(facts, name, value)
+            text.row(facts, name, text.value(value))
         for one in document["tombstones"]:
             text.row(facts, "withdrawn", f"{text.short(one['raw_digest'])} {one['reason']}")
         console.print(facts)

@@ -36,5 +36,5 @@ def need_torch() -> None:
 def _draw(document: Document, console: Console) -> None:
     table = text.table("component", "value")
     for path, value in text.leaves("", document):
-        text.row(table, path, value)
+        text.row(table, path, text.value(value))
     console.print(table)
