@@ -133,8 +133,9 @@ def _unsupported() -> str | None:
     if not sys.platform.startswith("linux"):
         return f"platform {sys.platform} is not supported"
     distributed = sys.modules.get("torch.distributed")
-    running = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if running and distributed.get_world_size() > 1:
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if distributed.get_world_size() > 1:
         return "torch.distributed has more than one rank, and ranks cannot decide together yet"
     return None
 

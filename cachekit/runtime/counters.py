@@ -47,15 +47,14 @@ class Tally:
             for name, value in after[group].items():
                 _bump(self.raw, f"{group}.{name}", value - before[group].get(name, 0))
 
-    _kernels: set[str] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
 
-    def add_kernels(self, kernels: Mapping[str, bool]) -> None:
-        """Count each C++ kernel once: found compiled, or compiled now; graphs share them."""
-        new = {path: compiled for path, compiled in kernels.items() if path not in self._kernels}
-        self._kernels |= new.keys()
-        compiled = sum(new.values())
-        _bump(self.misses, "kernel", compiled)
-        _bump(self.hits, "kernel", len(new) - compiled)
+    def add_each(self, kind: str, made: Mapping[str, bool]) -> None:
+        """Count things that torch does not: by key, whether each had to be made now. Graphs share them: once each."""
+        new = {key: now for key, now in made.items() if key not in self._seen}
+        self._seen |= new.keys()
+        _bump(self.misses, kind, sum(new.values()))
+        _bump(self.hits, kind, len(new) - sum(new.values()))
 
 
 def _bump(counts: dict[str, int], name: str, by: int) -> None:

@@ -7,7 +7,7 @@ kernels' bytes are read by the saver, through ``kernel_paths``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cachekit.bundle import (
@@ -50,6 +50,8 @@ class Needs:
 
     identities: set[str] = field(default_factory=set)
     kernels: set[str] = field(default_factory=set)
+    tuned: dict[str, bool] = field(default_factory=dict)
+    """Key of an autotuning result -> whether it had to be measured now."""
 
     def add(self, other: Needs) -> None:
         """Take over everything ``other`` has."""
@@ -64,7 +66,11 @@ class Profile:
     """Thread-safe: the generating thread adds, the saver takes."""
 
     def __init__(
-        self, fingerprint: Fingerprint, cpp_requirements: Mapping[str, str], bundle: Bundle | None
+        self,
+        fingerprint: Fingerprint,
+        cpp_requirements: Mapping[str, str],
+        bundle: Bundle | None,
+        damaged: Collection[str] = (),
     ) -> None:
         self.fingerprint = fingerprint
         self.bundle = bundle
@@ -77,15 +83,16 @@ class Profile:
         self._new_kernels: set[str] = set()
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
         self._new_shapes: dict[Shape, set[str]] = {}
-        self.adopt(bundle)
+        if bundle is not None:
+            self.adopt(bundle, damaged)
 
-    def adopt(self, bundle: Bundle | None) -> None:
-        """Make ``bundle`` what is already kept; what it holds is no longer new."""
+    def adopt(self, bundle: Bundle, damaged: Collection[str] = ()) -> None:
+        """Make ``bundle`` what is already kept: what it holds is no longer new, except what is ``damaged`` there."""
         with self._lock:
-            if bundle is None:
-                return
             self.bundle = bundle
             for entry in bundle.entries:
+                if entry.identity.id in damaged:
+                    continue
                 self._known.add(entry.identity.id)
                 if entry.kind == "kernel":
                     self._kernels.add(entry.key)
@@ -99,8 +106,10 @@ class Profile:
             for artifact in self._translated(window):
                 identity = artifact.identity.id
                 needs.identities.add(identity)
+                if artifact.kind == "autotune":
+                    needs.tuned[artifact.key] = identity not in self._known
                 if identity not in self._known:
-                    self._new.setdefault(identity, artifact)
+                    self._new[identity] = artifact  # of two results for one kernel the last one is in use
             self._new_kernels |= needs.kernels - self._kernels
         return needs
 

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from cachekit.bundle import Shape
+from cachekit.bundle import Bundle, Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
 from cachekit.runtime import counters, recorder
@@ -137,20 +137,25 @@ class Session:
             if fingerprint.id not in self._profiles:
                 started = time.perf_counter()
                 host = self._cpp_requirements()
-                self._profiles[fingerprint.id] = Profile(fingerprint, host, self._install(fingerprint, host))
+                bundle, damaged = self._install(fingerprint, host)
+                self._profiles[fingerprint.id] = Profile(fingerprint, host, bundle, damaged)
                 self._facts.load_s += time.perf_counter() - started
             return self._profiles[fingerprint.id]
 
-    def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> Any:
-        assert self._library is not None and self._folder is not None
+    def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> tuple[Bundle | None, set[str]]:
+        """The bundle that was installed, if any, and the identities in it that are damaged."""
+        assert self._library is not None
+        assert self._folder is not None
         try:
             bundle = self._library.find(fingerprint)
-            if bundle is not None:
-                self._facts.add_installed(install(self._library.store, bundle, self._folder, host))
+            if bundle is None:
+                return None, set()
+            done = install(self._library.store, bundle, self._folder, host)
         except CachekitError as exc:
             self._facts.note(f"bundle not used: {exc.diagnostics()}")
-            return None
-        return bundle
+            return None, set()
+        self._facts.add_installed(done)
+        return bundle, done.damaged
 
     # --- compiling: called by the backend, on the generating thread -----------------------------------------------
 
@@ -176,7 +181,7 @@ class Session:
             window = self.recording.take()
             graph.needs = graph.profile.absorb(window)
             self._facts.tally.add(self._thread.before, counters.snapshot())
-            self._facts.tally.add_kernels(window.kernels)
+            self._facts.count(window, graph.needs)
             call = self.current_call()
             if call is not None:
                 call.compiled.append(graph)
@@ -253,7 +258,7 @@ class Session:
         assert profile is not None  # bound, or the session would not be live
         window = self.recording.take()
         extra = profile.absorb(window)
-        self._facts.tally.add_kernels(window.kernels)
+        self._facts.count(window, extra)
         if not context.compiled and not window:
             units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
         else:
