@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cachekit.cli.coverage import coverage
+from cachekit.cli.demo import demo
 from cachekit.cli.exit_codes import epilog
 from cachekit.cli.explain import explain
 from cachekit.cli.ls import ls
@@ -16,7 +17,7 @@ from cachekit.cli.show import show
 from cachekit.cli.toolchain import toolchain
 from cachekit.cli.verify import verify
 
-VERBS = (ls, show, coverage, verify, explain, toolchain, rebuild)
+VERBS = (demo, ls, show, coverage, verify, explain, toolchain, rebuild)
 
 app = typer.Typer(
     name="cachekit",

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from cachekit.bundle.bundle import Bundle, Entry
 
+_FOLDED_DEPTH = 5
+"""Folders that are shown of paths which have them in common; ``--json`` lists each path."""
+
 
 def show(
     id: Id,  # noqa: A002  what Typer shows as its name
@@ -210,14 +213,30 @@ class _Drawing:
         console.print(table)
 
 
+def _folded(found: list[dict[str, Any]]) -> list[tuple[str, str, int, str]]:
+    """Paths of one folder in one line: a bundle with compiled kernels names hundreds of headers."""
+    folders: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in found:
+        folder = "/".join(one["text"].split("/", _FOLDED_DEPTH + 1)[: _FOLDED_DEPTH + 1])
+        folders.setdefault((one["kind"], folder), []).append(one)
+    return [
+        (
+            kind,
+            some[0]["text"] if len(some) == 1 else f"{folder}/ ({text.plural(len(some), 'path')})",
+            sum(one["count"] for one in some),
+            some[0]["in"][0],
+        )
+        for (kind, folder), some in folders.items()
+    ]
+
+
 def _draw_privacy(found: list[dict[str, Any]], console: Console) -> None:
     if not found:
         console.print("nothing found in it that tells about a person or a machine")
         return
-    table = text.table("found", "text", "times", "in", right=("times",))
-    for one in found:
-        where = one["in"][0] + (f" and {len(one['in']) - 1} more" if len(one["in"]) > 1 else "")
-        text.row(table, one["kind"], one["text"], one["count"], where)
+    table = text.table("found", "text", "times", "first in", right=("times",))
+    for kind, what, count, where in _folded(found):
+        text.row(table, kind, what, count, where)
     console.print(table)
     telling = sum(one["reveals"] for one in found)
     console.print(f"{telling} of {len(found)} tell about a person or a machine")

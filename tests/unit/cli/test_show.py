@@ -143,3 +143,14 @@ def test_privacy_of_artifacts_without_paths_is_clean(home: Home) -> None:
 
     assert answer.code == 0
     assert "nothing found" in answer.out
+
+
+def test_paths_of_one_folder_are_folded_for_people(home: Home) -> None:
+    """Hundreds of headers are one line for people, and one entry each in the JSON."""
+    one, *rest = artifacts()
+    paths = "".join(f" /opt/engine/a/b/c/d{index}/e.h" for index in range(3)).encode()
+    home.publish((type(one)(one.kind, one.key, one.data + paths, one.guards), *rest))
+
+    assert "/opt/engine/a/b/c/ (3 paths)" in home.run("show", FID, "--privacy").out
+    texts = {found["text"] for found in home.run("show", FID, "--privacy", "--json").json["privacy"]}
+    assert {f"/opt/engine/a/b/c/d{index}/e.h" for index in range(3)} < texts
