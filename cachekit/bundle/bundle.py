@@ -247,7 +247,7 @@ def plan_inline(entries: Iterable[Entry], *, used: int = 0) -> frozenset[Identit
     chosen = set()
     for entry in sorted(entries, key=lambda entry: (entry.stored_size, entry.identity)):
         used += entry.stored_size
-        if max(entry.stored_size, entry.raw_size) > INLINE_BYTES or used > INLINE_TOTAL_BYTES:
+        if entry.stored_size > INLINE_BYTES or used > INLINE_TOTAL_BYTES:
             break
         chosen.add(entry.identity)
     return frozenset(chosen)

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from cachekit.errors import CorruptError, LimitError
 
-# A real artifact of 150 KB takes 1,600; each can cost a hundred bytes of memo.
-MAX_OPCODES = 2_000_000
+# A real artifact of 150 KB takes 1,600; each can cost some seventy bytes of memo.
+MAX_OPCODES = 1_000_000
 _MAX_TEXT = 255
 
 
@@ -141,7 +141,8 @@ class _Machine:
             elif code in steps:
                 steps[code](self)
             elif code == _STOP:
-                if len(stack) != 1 or at > len(data):
+                self._pop()
+                if stack:
                     break
                 return at
             else:

@@ -28,36 +28,39 @@ _ALLOWED: Mapping[str, str] = {
     r"builtins": r"list|dict|set|frozenset|tuple|int|float|complex|bool|slice|range",
     r"collections": r"OrderedDict|defaultdict|Counter|deque",
     r"inspect": r"Signature|Parameter|_ParameterKind|_empty",
-    r"sympy\.core\.(?:add|mul|power|symbol|numbers|relational|singleton|mod)": _CLASS,
+    r"sympy\.core\.(?:add|mul|power|symbol|numbers|relational|mod)": _CLASS,
     r"sympy\.(?:logic\.boolalg|functions\.elementary\.(?:integers|miscellaneous|piecewise))": _CLASS,
     r"torch": rf"{_DTYPE}|Size|Tensor|Sym(?:Int|Float|Bool)|device|dtype|memory_format|layout",
     # memory formats and layouts are found under whichever module holds `torch` first.
     r"torch(?:\.\w+)*": r"torch\.(?:contiguous_format|preserve_format|channels_last(?:_3d)?|strided|sparse_\w+|jagged)",
     r"torch\._C\._functionalization": r"\w*ViewMeta|InverseReturnMode",
     r"torch\._dynamo\.source": _CLASS,
-    r"torch\._functorch\._aot_autograd\.(?:aot_autograd_result|autograd_cache|descriptors|functional_utils)": _CLASS,
-    r"torch\._functorch\._aot_autograd\.(?:runtime_wrappers|schemas)": _CLASS,
+    r"torch\._functorch\._aot_autograd\.(?:aot_autograd_result|autograd_cache)": (
+        r"(?:Bundled)?AOTAutograd(?:CacheEntry|Result)|\w*Compiled\w+|\w+Loadable|SerializedGraphModule"
+    ),
+    r"torch\._functorch\._aot_autograd\.(?:descriptors|schemas)": _CLASS,
+    r"torch\._functorch\._aot_autograd\.functional_utils": r"MetadataKey|ViewMetaSequence",
+    r"torch\._functorch\._aot_autograd\.runtime_wrappers": r"\w+Wrapper",
     r"torch\._guards": r"CompileId|(?:Chained|Guard)?Source",
-    r"torch\._inductor\.(?:cudagraph_utils|metrics|output_code|triton_bundler)": _CLASS,
+    r"torch\._inductor\.(?:cudagraph_utils|metrics)": _CLASS,
     r"torch\._inductor\.decomposition": r"select_decomp_table",
+    r"torch\._inductor\.output_code": r"CompiledFxGraph\w*|RegionalOutputCode",
     r"torch\._inductor\.remote_cache": r"RemoteCache\w*Serde",
-    r"torch\._inductor\.runtime\.(?:autotune_cache|coordinate_descent_tuner|hints|triton_heuristics)": _CLASS,
+    r"torch\._inductor\.runtime\.autotune_cache": r"AutotuneCache|_?LocalAutotuneCache(?:Backend)?",
+    r"torch\._inductor\.runtime\.(?:coordinate_descent_tuner|hints|triton_heuristics)": _CLASS,
     r"torch\._inductor\.runtime\.static_(?:triton|cuda)_launcher": _CLASS,
+    r"torch\._inductor\.triton_bundler": r"TritonBundle(?:Entry)?|TritonKernelArtifacts?|StaticallyLaunchedAutotuner",
     r"torch\._inductor\.utils": r"Boxed\w+|GraphPartitionMap",
-    r"torch\._ops": r"OpOverload(?:Packet)?",
-    r"torch\._subclasses\.(?:functional_tensor|fake_tensor|meta_utils)": _CLASS,
-    r"torch\._tensor": r"_rebuild_from_type_v2",
+    r"torch\._subclasses\.(?:functional|fake)_tensor": r"FunctionalTensor|FakeTensor",
     r"torch\._utils": r"_rebuild_(?:tensor|tensor_v2|tensor_v3|parameter|meta_tensor_no_storage)",
-    r"torch\.fx\.experimental\.(?:symbolic_shapes|sym_node)": _CLASS,
+    r"torch\.fx\.experimental\.symbolic_shapes": r"SymIntEqByExpr",
     # Runs generated source, as loading the artifact around it does; training graphs carry their backward so.
     r"torch\.fx\.graph_module": r"reduce_graph_module",
-    r"torch\.fx\.graph": _CLASS,
     r"torch\.fx\.immutable_collections": r"immutable_list|immutable_dict",
     r"torch\.nn\.parameter": r"Parameter|Buffer",
-    r"torch\.nn\.modules\.module": r"Module",
     r"torch\.serialization": r"_get_layout",
     r"torch\.utils\._ordered_set": r"OrderedSet",
-    r"torch\.utils\._pytree": _CLASS,
+    r"torch\.utils\._pytree": r"TreeSpec|LeafSpec|MappingKey|SequenceKey|GetAttrKey",
     r"torch\.utils\._sympy\.(?:functions|numbers|symbol|value_ranges)": _CLASS,
     r"triton\.backends\.(?:compiler|nvidia\.compiler|amd\.compiler)": _CLASS,
     r"triton\.compiler\.compiler": r"AttrsDescriptor|ASTSource|IRSource|CompiledKernel|LazyDict",
@@ -72,7 +75,7 @@ _RULES = tuple((re.compile(module), re.compile(name)) for module, name in _ALLOW
 _GETATTR = ("builtins", "getattr")
 _METHODS = (b"create_binder", b"save")  # JITFunction's and AutotuneCache's
 _LOAD = ("torch.storage", "_load_from_bytes")
-_SYMBOLIC = re.compile(r"sympy\.|torch\.utils\._sympy\.")
+_SYMBOLIC = re.compile(r"sympy\.|torch\.utils\._sympy\.|torch\.fx\.experimental\.")
 _NAMED_SYMBOLS = ("Symbol", "Dummy", "Integer", "Float", "Rational")
 
 # torch.save's old format begins with this number, pickled; torch.load would try others where it is missing.

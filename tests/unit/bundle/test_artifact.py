@@ -141,6 +141,7 @@ def test_reference_round_trips_as_text() -> None:
         assert reference == Reference.parse(str(reference))
 
 
+@pytest.mark.slow
 def test_real_training_artifact_names_both_graphs(compiled: Callable[[str], bytes]) -> None:
     """An artifact with a backward graph names two inductor artifacts of the same bundle."""
     artifacts = megacache.decode(compiled("double"))
@@ -150,6 +151,7 @@ def test_real_training_artifact_names_both_graphs(compiled: Callable[[str], byte
     assert inductor == frozenset().union(*partners)
 
 
+@pytest.mark.slow
 def test_real_cpu_graphs_contain_cpp(compiled: Callable[[str], bytes]) -> None:
     """CPU kernels are C++; a graph that only calls a library is not, though its configuration mentions C++."""
     found = {
