@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cachekit.bundle import canonical
-from cachekit.identity.stable import stable
+from cachekit.identity.stable import stable, top_level
 
 _TUNER: Final = "BaseTunerLayer"
 _COUNTED: Final = ("r", "scaling")
@@ -88,7 +88,7 @@ class Adapters:
 
 def is_tuner(kind: type) -> bool:
     """Whether modules of this class wrap a layer with adapters."""
-    return any(part.__name__ == _TUNER for part in kind.__mro__)
+    return any(part.__name__ == _TUNER and top_level(part) == "peft" for part in kind.__mro__)
 
 
 def _names(names: Any) -> list[str]:

@@ -34,12 +34,16 @@ class Attention:
         self._backends: list[str | None] = []
 
     def add(self, path: str, processor: Any) -> None:
-        """Note the processor of the layer at ``path``."""
+        """Note the processor of the layer at ``path``; an unreadable one is told by its class."""
         kind = type(processor)
         name = type_name(kind) + patch_of(kind, "__call__")
-        told = _settings(processor)
+        try:
+            told = _settings(processor)
+            backend = getattr(processor, "_attention_backend", _NONE)
+        except Exception as exc:  # noqa: BLE001 - code of users
+            self.processors.append((path, f"{name} unreadable:{type(exc).__name__}"))
+            return
         self.processors.append((path, f"{name} {canonical.dumps(told).decode()}" if told else name))
-        backend = getattr(processor, "_attention_backend", _NONE)
         if backend is not _NONE:
             self._backends.append(None if backend is None else backend_name(backend))
 

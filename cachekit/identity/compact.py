@@ -12,7 +12,7 @@ from typing import Any
 
 
 def compact(entries: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Fold (dotted path, value) pairs: numbers in paths become ``*``, and each value lists where it stands.
+    """Fold (dotted path, value) pairs, one a path: numbers become ``*``, and each value lists where it stands.
 
     Paths without a number map to their value. Where two numbers are in one path, places read ``0.1-3``: block 0,
     layers 1 to 3.

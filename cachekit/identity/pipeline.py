@@ -67,7 +67,16 @@ def denoisers(pipe_or_module: Any) -> list[tuple[str, Any]]:
 
 def unwrapped(module: Any) -> Any:
     """The module inside ``torch.compile(module)``, or the module itself."""
-    return module._modules.get("_orig_mod", module)
+    children = module.__dict__.get("_modules")
+    return children.get("_orig_mod", module) if isinstance(children, dict) else module
+
+
+def config_of(module: Any) -> Any:
+    """The configuration a model carries, as it is; None if it carries none or that cannot be read."""
+    try:
+        return getattr(module, "config", None)
+    except Exception:  # noqa: BLE001 - a property of users
+        return None
 
 
 def kind_of(name: str, module: Any) -> str:
@@ -139,10 +148,13 @@ def _config(module: Any, *, gguf: bool) -> dict[str, Any] | None:
 
     How a GGUF model is quantised is told by its tensors; the loader's own settings say nothing more.
     """
-    config = getattr(module, "config", None)
-    if config is not None and not isinstance(config, Mapping) and hasattr(config, "to_dict"):
-        config = config.to_dict()
-    if not isinstance(config, Mapping):
+    config = config_of(module)
+    try:
+        if not isinstance(config, Mapping):
+            config = config.to_dict() if hasattr(config, "to_dict") else {}
+    except Exception as exc:  # noqa: BLE001 - an object of users
+        return {"unreadable": type(exc).__name__}
+    if not isinstance(config, Mapping) or not config:
         return None
     left_out = _WEIGHTLESS | ({_QUANTIZATION} if gguf else set())
     return {

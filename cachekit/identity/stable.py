@@ -19,6 +19,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from importlib import metadata
 from typing import Any, Final
 
 from cachekit.bundle import canonical
@@ -40,7 +41,7 @@ LIBRARIES: Final[Mapping[str, str]] = {
 }
 """Top-level packages whose code is told by their distribution's version, and that distribution's name."""
 
-_KNOWN: Final = frozenset(LIBRARIES) | {"torch", "triton", "numpy"} | sys.stdlib_module_names
+_ALWAYS_KNOWN: Final = frozenset({"torch", "triton", "numpy"}) | sys.stdlib_module_names
 _MAX_DEPTH: Final = 4
 _SCALARS: Final = frozenset({bool, int, str, type(None)})
 
@@ -144,7 +145,22 @@ def top_level(code: Any) -> str:
 
 def is_library(code: Any) -> bool:
     """Whether the version of a known package tells what this class or function does."""
-    return top_level(code) in _KNOWN
+    return _is_known(top_level(code))
+
+
+@functools.cache
+def _is_known(top: str) -> bool:
+    """A package that is not installed as a distribution is somebody's own, whatever its name."""
+    return top in _ALWAYS_KNOWN or (top in LIBRARIES and version_of(LIBRARIES[top]) is not None)
+
+
+@functools.cache
+def version_of(distribution: str) -> str | None:
+    """The installed version of a distribution; None if there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def type_name(kind: type) -> str:
@@ -185,7 +201,7 @@ def function_name(function: Any) -> str:
         inner = getattr(function, "func", None)  # functools.partial
         return f"partial {function_name(inner)}" if callable(inner) else type_name(type(function))
     name, home = str(function.__qualname__), defined_in(function)
-    if home.partition(".")[0] in _KNOWN or not hasattr(function, "__code__"):
+    if _is_known(home.partition(".")[0]) or not hasattr(function, "__code__"):
         name = f"{home}.{name}".lstrip(".")
     else:
         kept = [stable(value, depth=_MAX_DEPTH - 1) for value in _closure(function)]

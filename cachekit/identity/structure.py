@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from cachekit.identity.adapters import Adapters
 from cachekit.identity.attention import Attention
 from cachekit.identity.classes import Classes, ClassFacts
 from cachekit.identity.compact import compact
+from cachekit.identity.pipeline import config_of, unwrapped
 from cachekit.identity.stable import LIBRARIES, function_name, stable, top_level, type_name, unwrap_ours
 
 _PLAIN: Final = frozenset({int, float, bool})
@@ -37,6 +39,7 @@ _LEFT_OUT: Final = frozenset(vars(torch.nn.Module())) | {
 _MAX_SEQUENCE: Final = 32
 _ROOT: Final = "(root)"
 _UNSET: Final = object()
+_MANGLED: Final = re.compile(r"___torch_mangle_\d+\.")  # TorchScript numbers its classes by process
 
 
 @dataclass
@@ -88,13 +91,16 @@ def examine(root: torch.nn.Module) -> Structure:
         if adapted:
             structure.adapters = known.describe()
             nodes = list(walk(root, known))
-        has_config = getattr(root, "config", None) is not None
+        has_config = config_of(root) is not None
         for group, path, module in nodes:
             facts = classes.of(type(module))
             lines = structure.lines.setdefault(group, [])
+            if not isinstance(module.__dict__.get("_modules"), dict):
+                lines.append(f"{path}|{facts.name}|{_opaque(module)}")
+                continue
             # A configured root is told by its config; what else hangs on it is often a counter of some step cache.
             plain = "" if module is root and has_config else _attributes(module, facts)
-            lines.append(f"{path}|{facts.name}|{plain}{'|' + known.layer(module) if facts.tuner else ''}")
+            lines.append(f"{path}|{facts.name}|{plain}{_extra(module, facts, known)}")
             _look(structure, path, module, facts)
             for kind, tensors in (("", module._parameters), ("|buffer", module._buffers)):
                 for name, tensor in tensors.items():
@@ -114,19 +120,31 @@ def walk(root: torch.nn.Module, known: Adapters | None = None) -> Iterator[tuple
     stack: list[tuple[str, str, Any]] = [(_ROOT, "", root)]
     while stack:
         group, path, module = stack.pop()
-        children = module._modules
-        if "_orig_mod" in children:
-            module = children["_orig_mod"]
-            children = module._modules
+        module = unwrapped(module)
         if id(module) in seen:
             continue
         seen.add(id(module))
         yield group, path, module
-        for name in reversed(children):
+        children = module.__dict__.get("_modules")
+        for name in reversed(children) if isinstance(children, dict) else ():
             child = children[name]
             if child is not None:
-                own = known.child(module, name) if known else name
+                own = name if known is None else known.child(module, name)
                 stack.append((group if path else own, f"{path}.{own}" if path else own, child))
+
+
+def _opaque(module: Any) -> str:
+    """A TorchScript module, whose parts are not Python's to look at, or one that was never initialised."""
+    code = getattr(module, "code", None)
+    return f"opaque {_digest([_MANGLED.sub('', code)])}" if isinstance(code, str) else "opaque"
+
+
+def _extra(module: Any, facts: ClassFacts, known: Adapters) -> str:
+    """What an adapter layer does with its adapters, and the generated code of an FX graph module."""
+    if facts.tuner:
+        return f"|{known.layer(module)}"
+    code = module.__dict__.get("_code")
+    return f"|{_digest([code])}" if isinstance(code, str) else ""
 
 
 def _attributes(module: Any, facts: ClassFacts) -> str:
@@ -137,9 +155,12 @@ def _attributes(module: Any, facts: ClassFacts) -> str:
         value = attributes[name]
         if name[:1] == "_" or value is None:
             continue
-        text = repr(value) if type(value) in _PLAIN else _plain(value)
-        if text and facts.defaults.get(name, _UNSET) != value:
-            told.append(f"{name}={text}")
+        try:
+            text = repr(value) if type(value) in _PLAIN else _plain(value)
+            if text and facts.defaults.get(name, _UNSET) != value:
+                told.append(f"{name}={text}")
+        except Exception as exc:  # noqa: BLE001 - an exotic object may raise anything from any attribute
+            told.append(f"{name}=unreadable:{type(exc).__name__}")
     return ",".join(told)
 
 
@@ -174,7 +195,11 @@ def _look(structure: Structure, path: str, module: Any, facts: ClassFacts) -> No
     if facts.trains and module.training and facts.trains(module):
         structure.training += 1
     if module._forward_hooks or module._forward_pre_hooks or not _HOOKED.isdisjoint(attributes):
-        structure.hooks.extend((path or _ROOT, hook) for hook in _hooks(module))
+        try:
+            told = "; ".join(_hooks(module))
+        except Exception as exc:  # noqa: BLE001 - code of users
+            told = f"unreadable:{type(exc).__name__}"
+        structure.hooks.extend([(path or _ROOT, told)] if told else [])
 
 
 _HOOKED: Final = frozenset({"forward", "_hf_hook", "_diffusers_hook"})
@@ -216,7 +241,10 @@ def _tensor(structure: Structure, path: str, tensor: torch.Tensor) -> str:
     kind = type(tensor)
     if kind is torch.nn.Parameter or kind is torch.Tensor:
         return text
-    return f"{text}|{_subclass(structure, path, tensor)}"
+    try:
+        return f"{text}|{_subclass(structure, path, tensor)}"
+    except Exception as exc:  # noqa: BLE001 - subclasses of users
+        return f"{text}|{type_name(kind)} unreadable:{type(exc).__name__}"
 
 
 def _subclass(structure: Structure, path: str, tensor: Any) -> str:

@@ -22,7 +22,7 @@ from cachekit.errors import ConfigurationError, CorruptError, NewerSchemaError
 from cachekit.identity import host
 from cachekit.identity.host import cpu_flags
 from cachekit.identity.plan import Plan
-from cachekit.identity.stable import LIBRARIES
+from cachekit.identity.stable import LIBRARIES, version_of
 
 __all__ = ["Toolchain", "cpu_flags", "host_facts", "host_requirements"]
 
@@ -31,6 +31,7 @@ _REQUIRED: Final = ("torch", "python", "platform", "packages", "gpus", "cpu", "f
 _CPU_COMPONENTS: Final = ("arch", "vector_isa", "threads")
 _REQUIREMENTS: Final = ("arch", "vector_isa", "threads", "vec_isa_ok")
 _ORDINAL: Final = "ordinal"
+_TRITON: Final = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +175,10 @@ def _installed() -> dict[str, Any]:
             "hip": getattr(version, "hip", None),
             "xpu": getattr(version, "xpu", None),
         },
-        "triton": _first_version("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"),
+        "triton": next((found for name in _TRITON if (found := version_of(name)) is not None), None),
         "python": _python(),
         "platform": sys.platform,
-        "packages": {
-            name: found for name in LIBRARIES.values() if (found := _first_version(name)) is not None
-        },
+        "packages": {name: found for name in LIBRARIES.values() if (found := version_of(name)) is not None},
     }
 
 
@@ -187,17 +186,6 @@ def _python() -> str:
     """``cpython-3.11``; free-threaded builds end in ``t``. Patch releases run the same bytecode."""
     free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
     return f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}{free}"
-
-
-def _first_version(*names: str) -> str | None:
-    from importlib import metadata
-
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _gpus() -> list[dict[str, Any]]:

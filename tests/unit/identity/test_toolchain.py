@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,3 +225,19 @@ def test_this_gpu() -> None:
     assert gpu["multi_processors"] > 0
     planned = fingerprint(module.to("meta"), plan, Toolchain.from_json(Toolchain.current().to_json()))
     assert planned.components["toolchain"]["gpu"] == gpu
+
+
+def test_a_real_gpu_machine_planned_for_without_a_gpu(flux: Any) -> None:
+    """The toolchain of an H200 with torch 2.11, as ``cachekit toolchain --json`` printed it there."""
+    captured = Toolchain.from_json((Path(__file__).parent / "h200-torch-2.11.json").read_text())
+    with torch.device("meta"):
+        planned = flux()
+    found = fingerprint(planned, Plan.for_pipeline(planned, device="cuda:0"), captured)
+    components = found.components["toolchain"]
+
+    assert (components["torch"]["version"], components["triton"]) == ("2.11.0+cu130", "3.6.0")
+    assert components["gpu"]["multi_processors"] == 132
+    assert components["packages"] == {"diffusers": "0.42.1"}
+    assert components["cpu"] is None
+    assert captured.requirements()["vector_isa"] == "amx_tile"
+    assert found == fingerprint(flux(), Plan.for_pipeline(planned, device="cuda:0"), captured)
