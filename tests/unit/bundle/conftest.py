@@ -78,6 +78,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]
     }
     done = subprocess.run(
         [sys.executable, str(program), str(folder)],
+        check=False,
         env=environment,
         capture_output=True,
         text=True,

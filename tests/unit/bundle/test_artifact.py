@@ -68,7 +68,7 @@ def test_identity_tells_guards_and_requirements_apart() -> None:
         Artifact("inductor", key, b"x", requires=(("arch", "x86_64"),)),
         Artifact("inductor", key, b"x", requires=(("arch", "aarch64"),)),
     ]
-    assert 4 == len({artifact.identity.id for artifact in variants})
+    assert len({artifact.identity.id for artifact in variants}) == 4
 
 
 def test_repr_does_not_show_the_bytes() -> None:
@@ -78,7 +78,7 @@ def test_repr_does_not_show_the_bytes() -> None:
 
 def test_requirements_are_sorted_text() -> None:
     """Requirements compare equal however they were gathered, and only text can be one."""
-    assert (("arch", "x86_64"), ("threads", "4")) == requires({"threads": "4", "arch": "x86_64"})
+    assert requires({"threads": "4", "arch": "x86_64"}) == (("arch", "x86_64"), ("threads", "4"))
     with pytest.raises(ConfigurationError, match="threads"):
         requires({"threads": 4})  # type: ignore[dict-item]
     with pytest.raises(CorruptError):
@@ -89,8 +89,8 @@ def test_unmet_names_what_differs_and_what_is_missing() -> None:
     """A requirement that the host does not mention is as unmet as one it contradicts."""
     wanted = requires({"arch": "x86_64", "vector_isa": "avx512", "threads": "4"})
     found = unmet(wanted, {"arch": "x86_64", "vector_isa": "avx2"})
-    assert [("threads", "4", None), ("vector_isa", "avx512", "avx2")] == [tuple(one) for one in found]
-    assert () == unmet((), {})
+    assert [tuple(one) for one in found] == [("threads", "4", None), ("vector_isa", "avx512", "avx2")]
+    assert unmet((), {}) == ()
 
 
 def test_guards_are_read_from_a_memo_reference() -> None:
@@ -103,7 +103,7 @@ def test_guards_are_read_from_a_memo_reference() -> None:
 def test_guards_of_the_outer_object_win_over_a_nested_one() -> None:
     """A bundled aot_autograd artifact holds an inductor one inside; its own guards come last."""
     data = pickle.dumps({"CompiledFxGraph": {"guards_expr": "inner"}, "guards_expr": "outer"}, protocol=4)
-    assert "outer" == guards_of("aot_autograd", data)
+    assert guards_of("aot_autograd", data) == "outer"
 
 
 def test_long_guards_are_read() -> None:
@@ -147,7 +147,7 @@ def test_real_training_artifact_names_both_graphs(compiled: Callable[[str], byte
     artifacts = megacache.decode(compiled("double"))
     inductor = {artifact.key for artifact in artifacts if artifact.kind == "inductor"}
     partners = [partners_of(artifact.data) for artifact in artifacts if artifact.kind == "aot_autograd"]
-    assert [1, 1, 2] == sorted(map(len, partners))
+    assert sorted(map(len, partners)) == [1, 1, 2]
     assert inductor == frozenset().union(*partners)
 
 
@@ -165,8 +165,8 @@ def test_real_cpu_graphs_contain_cpp(compiled: Callable[[str], bytes]) -> None:
 def test_real_cuda_graphs_contain_cpp_only_where_they_have_a_cpu_kernel(cuda: bytes) -> None:
     """Of the recorded CUDA graphs one moves a CPU scalar, and only that one belongs to a kind of CPU."""
     found = [has_cpp(artifact.data) for artifact in megacache.decode(cuda) if artifact.kind == "inductor"]
-    assert 1 == found.count(True)
-    assert 7 == len(found)
+    assert found.count(True) == 1
+    assert len(found) == 7
 
 
 def test_artifact_of_unknown_layout_counts_as_cpp() -> None:

@@ -138,7 +138,7 @@ def test_requirements_make_alternatives() -> None:
         bundle(entry("inductor", requires=(("vector_isa", "avx2"),))),
         bundle(entry("inductor", content=b"y", requires=(("vector_isa", "avx512"),))),
     )
-    assert 2 == len(both.entries)
+    assert len(both.entries) == 2
 
 
 def test_tombstone_beats_the_artifact_in_any_order() -> None:
@@ -152,7 +152,7 @@ def test_forgotten_loser_does_not_come_back() -> None:
     """The loser of an earlier merge is absent in every order once the winner is withdrawn."""
     winner, loser = entry("inductor", content=b"w"), entry("inductor", content=b"l", accepted=2000)
     merged = merge(merge(bundle(winner), bundle(loser)), withdraw(winner))
-    assert () == merged.entries
+    assert merged.entries == ()
     assert merged == merge(merge(bundle(loser), withdraw(winner)), bundle(winner))
 
 
@@ -162,9 +162,9 @@ def test_replacement_of_a_withdrawn_artifact_wins() -> None:
     state = merge(bundle(bad), withdraw(bad))
     epoch = state.epoch(bad.identity)
     again = entry("inductor", content=b"good", accepted=9000, epoch=epoch)
-    assert 1 == epoch
+    assert epoch == 1
     assert (again,) == merge(state, bundle(again)).entries == merge(bundle(again), state).entries
-    assert 1 == merge(state, bundle(again)).epoch(bad.identity)
+    assert merge(state, bundle(again)).epoch(bad.identity) == 1
 
 
 def test_epoch_of_something_new_is_zero() -> None:
@@ -191,8 +191,8 @@ def test_autotune_follows_the_winning_inductor_artifact() -> None:
         entry("autotune", content=b"2", contribution="b" * 64, accepted=1500),
     )
     merged = merge(first, second)
-    assert {"inductor": "a", "autotune": "a"} == contributions(merged.entries)
-    assert {"autotune": "b"} == contributions(merged.spare)
+    assert contributions(merged.entries) == {"inductor": "a", "autotune": "a"}
+    assert contributions(merged.spare) == {"autotune": "b"}
 
 
 def test_autotune_changes_sides_with_its_inductor_artifact() -> None:
@@ -205,7 +205,7 @@ def test_autotune_changes_sides_with_its_inductor_artifact() -> None:
         ),
         entry("autotune", content=b"2", contribution="b" * 64, accepted=5000),
     )
-    assert {"inductor": "b", "autotune": "b"} == contributions(merge(state, renewed).entries)
+    assert contributions(merge(state, renewed).entries) == {"inductor": "b", "autotune": "b"}
 
 
 def test_autotune_without_any_winning_contribution_goes_by_order() -> None:
@@ -223,7 +223,7 @@ def test_autotune_candidates_are_limited() -> None:
             "autotune", content=bytes([number]), contribution=f"{number:064x}", accepted=1000 + number
         )
         merged = merge(merged, bundle(one))
-    assert CANDIDATES == len(merged.entries) + len(merged.spare)
+    assert len(merged.entries) + len(merged.spare) == CANDIDATES
 
 
 def test_withdrawn_candidates_do_not_block_a_new_one() -> None:
@@ -233,7 +233,7 @@ def test_withdrawn_candidates_do_not_block_a_new_one() -> None:
     new = entry(
         "autotune", content=b"new", contribution="f" * 64, accepted=9000, epoch=state.epoch(old[0].identity)
     )
-    assert () == state.entries
+    assert state.entries == ()
     assert (new,) == merge(state, bundle(new)).entries
 
 
@@ -248,7 +248,7 @@ def test_other_namespace_or_fingerprint_is_not_merged() -> None:
 def test_seconds_that_are_claimed_are_the_smallest_measured() -> None:
     """Two cold runs differ; what a warm start saved is reported against the quicker one, and zero is no measurement."""
     parts = [bundle(cold={"first_call_s": value}) for value in (86.5, 0.0, 80.25)]
-    assert {"first_call_s": 80.25} == merge(merge(parts[0], parts[1]), parts[2]).cold
+    assert merge(merge(parts[0], parts[1]), parts[2]).cold == {"first_call_s": 80.25}
 
 
 PARTNER = torch_key("inductor", 1)
@@ -257,10 +257,10 @@ PARTNER = torch_key("inductor", 1)
 def test_aot_autograd_without_its_partner_is_not_published() -> None:
     """An entry that torch would count as a miss is left out; inductor alone is fine, some models bypass the other."""
     alone = entry("aot_autograd", partners=[(PARTNER, "")])
-    assert () == complete(bundle(alone)).entries
+    assert complete(bundle(alone)).entries == ()
     pair = bundle(entry("inductor"), alone)
     assert pair == complete(pair)
-    assert 1 == len(complete(bundle(entry("inductor"))).entries)
+    assert len(complete(bundle(entry("inductor"))).entries) == 1
 
 
 @pytest.mark.parametrize(
@@ -272,13 +272,13 @@ def test_partner_needs_the_same_guards(wanted: str, offered: str, kept: bool) ->
     pair = bundle(
         entry("inductor", guards=offered), entry("aot_autograd", guards=wanted, partners=[(PARTNER, wanted)])
     )
-    assert kept == (2 == len(complete(pair).entries))
+    assert kept == (len(complete(pair).entries) == 2)
 
 
 def test_both_graphs_of_a_training_step_are_needed() -> None:
     """Without its backward graph, a training artifact is a miss."""
     both = entry("aot_autograd", partners=[(PARTNER, ""), (torch_key("inductor", 2), "")])
-    assert ["inductor"] == [one.kind for one in complete(bundle(entry("inductor"), both)).entries]
+    assert [one.kind for one in complete(bundle(entry("inductor"), both)).entries] == ["inductor"]
 
 
 def test_coverage_of_what_is_not_there_is_dropped() -> None:
@@ -335,7 +335,7 @@ def test_entry_of_a_real_artifact_names_its_partners(compiled: Callable[[str], b
     whole = bundle(*members)
     assert whole == complete(whole)
     only_aot = bundle(*(one for one in members if one.kind == "aot_autograd"))
-    assert () == complete(only_aot).entries
+    assert complete(only_aot).entries == ()
 
 
 def test_repr_is_one_line() -> None:

@@ -109,7 +109,7 @@ def test_label_round_trips(shape: Shape) -> None:
 
 def test_label_is_what_people_write() -> None:
     """Ordinary variants need no quotes."""
-    assert "1024x768x2,frames=17,prompt=short" == Shape.of(1024, 768, 2, prompt="short", frames=17).label
+    assert Shape.of(1024, 768, 2, prompt="short", frames=17).label == "1024x768x2,frames=17,prompt=short"
     assert Shape.of(512, 512, 1, cfg="7") == Shape.parse('512x512x1,cfg="7"')
     assert Shape.of(512, 512, 1, cfg=7) == Shape.parse(" 512x512x1,cfg=7 ")
 
@@ -147,8 +147,11 @@ def test_shapes_sort_by_size() -> None:
         Shape.of(512, 512, 1, frames=2),
         Shape.of(512, 512, 1),
     ]
-    assert ["512x512x1", "512x512x1,frames=2", "512x512x2", "1024x1024x1"] == [
-        one.label for one in sorted(drawn)
+    assert [one.label for one in sorted(drawn)] == [
+        "512x512x1",
+        "512x512x1,frames=2",
+        "512x512x2",
+        "1024x1024x1",
     ]
 
 
@@ -175,7 +178,7 @@ def test_seconds_of_a_warm_run_do_not_replace_the_cold_ones() -> None:
     """Zero means not measured; of measured ones the smallest is claimed."""
     unit = Unit(dynamic=False, signature="1", seconds=86.5)
     merged = Coverage((unit, replace(unit, seconds=0.0), replace(unit, seconds=90.0)))
-    assert [86.5] == [one.seconds for one in merged.units]
+    assert [one.seconds for one in merged.units] == [86.5]
 
 
 def test_unit_with_other_needs_is_an_alternative() -> None:
@@ -183,7 +186,7 @@ def test_unit_with_other_needs_is_an_alternative() -> None:
     unit = Unit(dynamic=False, signature="1", needs=("kernel:" + "1" * 64,))
     other = replace(unit, needs=("kernel:" + "2" * 64,))
     assert unit.id == other.id
-    assert 2 == len(merge(Coverage((unit,)), Coverage((other,))).units)
+    assert len(merge(Coverage((unit,)), Coverage((other,))).units) == 2
 
 
 def test_unsorted_needs_are_refused() -> None:
@@ -207,6 +210,11 @@ def test_merge_is_a_union(first: Coverage, second: Coverage, third: Coverage) ->
 def test_variants_that_python_thinks_equal_stay_apart(drawn: list[Shape]) -> None:
     """1, 1.0 and true are different variants, in whatever order they come."""
     rows = Coverage(shapes=tuple(ShapeRow(shape, ("0" * 64,)) for shape in drawn)).shapes
-    assert ['x="1"', 'x="true"', "x=1", "x=1.0", "x=null", "x=true"] == [
-        row.shape.label.partition(",")[2] for row in rows
+    assert [row.shape.label.partition(",")[2] for row in rows] == [
+        'x="1"',
+        'x="true"',
+        "x=1",
+        "x=1.0",
+        "x=null",
+        "x=true",
     ]

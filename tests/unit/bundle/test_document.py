@@ -40,12 +40,12 @@ def test_document_names_what_it_is() -> None:
     """People and tools read the document without this package."""
     document = canonical.loads(to_payload(bundle(entry("inductor"), generation=3, parent="ab" * 32)))
     assert 1 == document["schema"] == document["min_reader"]
-    assert ("local", FINGERPRINT, FINGERPRINT_ID) == (
+    assert (
         document["namespace"],
         document["fingerprint"],
         document["fingerprint_id"],
-    )
-    assert (3, "ab" * 32) == (document["generation"], document["parent"])
+    ) == ("local", FINGERPRINT, FINGERPRINT_ID)
+    assert (document["generation"], document["parent"]) == (3, "ab" * 32)
     assert {"kind", "key", "raw", "stored", "accepted", "contribution", "producer"} == set(
         document["artifacts"][0]
     )
@@ -93,7 +93,7 @@ def test_withdrawn_artifact_in_a_document_is_not_an_entry() -> None:
     bad = entry("inductor")
     document = canonical.loads(to_payload(bundle(bad)))
     document["tombstones"] = canonical.loads(to_payload(withdraw(bad)))["tombstones"]
-    assert () == from_payload(canonical.dumps(document)).entries
+    assert from_payload(canonical.dumps(document)).entries == ()
 
 
 def _set(place: str, value: Any) -> Callable[[Document], None]:

@@ -96,8 +96,8 @@ def test_layout_is_torchs() -> None:
 def test_nothing_is_a_bundle_too() -> None:
     """An empty set encodes to a bundle that decodes to nothing."""
     assert sealed() == encode([])
-    assert [] == decode(sealed())
-    assert [] == decode(sealed(block("inductor", [])))
+    assert decode(sealed()) == []
+    assert decode(sealed(block("inductor", []))) == []
 
 
 def test_job_and_process_state_is_dropped_and_counted() -> None:
@@ -107,8 +107,8 @@ def test_job_and_process_state_is_dropped_and_counted() -> None:
             block("pgo", [("job:0:", b"p"), ("job:0:", b"q")]), block("precompile", [("x", b"")]), GOOD[12:]
         )
     )
-    assert ["inductor", "autotune"] == [one.kind for one in report.artifacts]
-    assert {"pgo": 2, "precompile": 1} == dict(report.dropped)
+    assert [one.kind for one in report.artifacts] == ["inductor", "autotune"]
+    assert dict(report.dropped) == {"pgo": 2, "precompile": 1}
 
 
 def test_first_graph_and_last_autotune_result_are_kept() -> None:
@@ -123,15 +123,16 @@ def test_first_graph_and_last_autotune_result_are_kept() -> None:
             ),
         )
     )
-    assert [DATA, b'{"found_by_coordesc": true}'] == [one.data for one in report.artifacts]
-    assert 2 == report.duplicates
+    assert [one.data for one in report.artifacts] == [DATA, b'{"found_by_coordesc": true}']
+    assert report.duplicates == 2
 
 
 def test_alternatives_under_other_guards_are_kept() -> None:
     """One key may hold several graphs, told apart by their guards."""
     guarded = torch_data("inductor", "2 <= L['t0']", b"x")
-    assert ["", "2 <= L['t0']"] == [
-        one.guards for one in decode(sealed(block("inductor", [(KEY, DATA), (KEY, guarded)])))
+    assert [one.guards for one in decode(sealed(block("inductor", [(KEY, DATA), (KEY, guarded)])))] == [
+        "",
+        "2 <= L['t0']",
     ]
 
 
@@ -162,7 +163,7 @@ def test_truncation_anywhere_is_corrupt(length: int) -> None:
         cut = zlib.crc32(body).to_bytes(4, "big") + body
         whole_block = length == 12 + len(block("inductor", [(KEY, DATA)]))
         if whole_block:
-            assert 1 == len(decode(cut))
+            assert len(decode(cut)) == 1
         else:
             with pytest.raises(CorruptError):
                 decode(cut)
@@ -297,7 +298,7 @@ def test_memory_stays_near_the_size_of_the_bundle() -> None:
         tracemalloc.stop()
     assert encoded < 1.1 * total
     assert peak - before < 1.1 * total
-    assert 5 == len(decoded)
+    assert len(decoded) == 5
 
 
 def test_views_are_decoded_like_bytes() -> None:

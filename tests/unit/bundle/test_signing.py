@@ -49,7 +49,7 @@ def test_envelope_is_dsse_for_other_tools() -> None:
     theirs = Envelope(PAYLOAD, BUNDLE_TYPE, {})
     private: Any = load_pem_private_key(KEY.pem, None)
     theirs.sign(CryptoSigner(private, public))
-    assert PAYLOAD == verify(json.dumps(theirs.to_dict()).encode(), TRUSTED).payload
+    assert verify(json.dumps(theirs.to_dict()).encode(), TRUSTED).payload == PAYLOAD
 
 
 def test_key_id_can_be_computed_by_hand() -> None:
@@ -87,7 +87,7 @@ def test_changed_payload_is_refused() -> None:
 def test_contribution_does_not_pass_for_a_bundle() -> None:
     """The type is signed with the payload: neither asking for another nor relabelling works."""
     envelope = sign(PAYLOAD, KEY, payload_type=CONTRIBUTION_TYPE)
-    assert PAYLOAD == verify(envelope, TRUSTED, payload_type=CONTRIBUTION_TYPE).payload
+    assert verify(envelope, TRUSTED, payload_type=CONTRIBUTION_TYPE).payload == PAYLOAD
     with pytest.raises(TrustError, match="contribution"):
         verify(envelope, TRUSTED)
     with pytest.raises(TrustError, match="changed after signing"):
@@ -149,7 +149,7 @@ def test_any_damage_is_refused(data: st.DataObject) -> None:
         signed = verify(bytes(damaged), TRUSTED)
     except CachekitError:
         return
-    assert PAYLOAD == signed.payload
+    assert signed.payload == PAYLOAD
 
 
 def test_large_envelope_is_limited() -> None:

@@ -2,9 +2,9 @@
 
     python generate.py OUT        # torch with CUDA and this repository on the path; takes half a minute
 
-The committed file was made so on an H200 with torch 2.11.0+cu130 and Triton 3.6.0, from a copy of this script in a neutral
-folder (its path is in the artifacts), and compressed with ``zstd -19``. Contents differ from run to run, keys do not.
-Never load it into torch: it is data for the scan and the search in ``cachekit.bundle``.
+The committed file was made on an H200 with torch 2.11.0+cu130 and Triton 3.6.0, from a script like this one in a
+neutral folder (its path is in the artifacts), and compressed with ``zstd -19``. Never load it into torch: it is data
+for the scan and the searches in ``cachekit.bundle``.
 """
 
 from __future__ import annotations
