@@ -10,11 +10,9 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import inspect
 import math
 import os
 import sys
-import textwrap
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -23,6 +21,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from cachekit.bundle import canonical
+from cachekit.identity.source import class_source, function_source
 
 LIBRARIES: Final[Mapping[str, str]] = {
     "accelerate": "accelerate",
@@ -188,7 +187,7 @@ def _type_name(kind: type) -> str:
             kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         )
     own = [part for part in kind.__mro__ if not is_library(part)]
-    return f"{kind.__qualname__}#{_short(''.join(map(_source, own)).encode())}"
+    return f"{kind.__qualname__}#{_short(''.join(map(class_source, own)).encode())}"
 
 
 def function_name(function: Any) -> str:
@@ -205,7 +204,7 @@ def function_name(function: Any) -> str:
         name = f"{home}.{name}".lstrip(".")
     else:
         kept = [stable(value, depth=_MAX_DEPTH - 1) for value in _closure(function)]
-        name += "#" + _short(_source(function.__code__).encode() + canonical.dumps(kept))
+        name += "#" + _short(function_source(function.__code__).encode() + canonical.dumps(kept))
     wrapped = getattr(function, "__wrapped__", None)
     return f"{name} <- {function_name(wrapped)}" if callable(wrapped) else name
 
@@ -219,34 +218,6 @@ def _closure(function: Any) -> list[Any]:
         except ValueError:  # still empty: the function refers to itself
             continue
     return [value for value in (*(function.__defaults__ or ()), *cells) if type(value) in (*_SCALARS, float)]
-
-
-def _source(code: Any) -> str:
-    """Source text, its layout normalised; where there is none, what its code objects do."""
-    try:
-        lines = textwrap.dedent(inspect.getsource(code)).splitlines()
-    except (OSError, TypeError, IndentationError, SyntaxError):
-        return canonical.dumps(_code_of(code)).decode()
-    text = "\n".join(line.rstrip() for line in lines if line.strip())
-    if getattr(code, "co_name", "") == "<lambda>":  # several may share a line, and their source is that line
-        text += canonical.dumps(_code_of(code)).decode()
-    return text
-
-
-def _code_of(code: Any) -> Any:
-    if isinstance(code, types.CodeType):
-        return _bytecode(code)
-    functions = {name: getattr(item, "__func__", item) for name, item in vars(code).items()}
-    found = {name: _bytecode(item.__code__) for name, item in functions.items() if hasattr(item, "__code__")}
-    return {"name": code.__qualname__, "code": found}
-
-
-def _bytecode(code: types.CodeType) -> Any:
-    """What a code object does, without file, line or address."""
-    constants = [
-        _bytecode(part) if isinstance(part, types.CodeType) else stable(part) for part in code.co_consts
-    ]
-    return [code.co_code.hex(), constants, list(code.co_names), list(code.co_varnames)]
 
 
 def unwrap_ours(function: Callable[..., Any]) -> Callable[..., Any] | None:
