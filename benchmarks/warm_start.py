@@ -28,7 +28,7 @@ RESULTS = environment.ROOT / "benchmarks" / "results"
 SCHEMA = 1
 
 Run = Mapping[str, Any]
-"""One ``cachekit demo --json``: ``exit_status``, ``seconds`` and, if it got that far, its ``pipelines``."""
+"""One ``cachekit demo --json``: its document (``pipelines``, ``failed``), with ``exit_status`` and ``seconds``."""
 
 
 def run_demo(folder: Path, timeout: float) -> dict[str, Any]:
@@ -49,15 +49,16 @@ def run_demo(folder: Path, timeout: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"exit_status": None, "seconds": round(time.monotonic() - started, 1)}
     found = {"exit_status": done.returncode, "seconds": round(time.monotonic() - started, 1)}
-    return found | {"pipelines": _pipelines(done.stdout)}
+    return found | _document(done.stdout)
 
 
-def _pipelines(output: str) -> list[dict[str, Any]]:
+def _document(output: str) -> dict[str, Any]:
+    """What the demonstration answered; nothing if it was cut off before it could, as its exit status says."""
     try:
-        found: list[dict[str, Any]] = json.loads(output)["pipelines"]
-    except (ValueError, KeyError):
-        return []  # it failed before it could tell; the exit status says so
-    return found
+        found = json.loads(output)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
@@ -79,12 +80,13 @@ def _summary(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ratios": ratios,
         "best": round(min(cold) / min(warm), 2),
         "median": round(statistics.median(ratios), 2),
-        "hits": found[0]["hits"],
-        "misses": found[0]["misses"],
+        "hits": min(one["hits"] for one in found),
+        "misses": max(one["misses"] for one in found),
         "raw_bytes": found[0]["raw_bytes"],
         "stored_bytes": found[0]["stored_bytes"],
         "bit_identical": all(one["bit_identical"] for one in found),
         "shapes": found[0]["shapes"],
+        "problems": [problem for one in found for problem in one["problems"]],
     }
 
 

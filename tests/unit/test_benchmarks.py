@@ -131,6 +131,7 @@ def test_demonstrations_are_compared_run_by_run() -> None:
         "raw_bytes": 9,
         "stored_bytes": 3,
         "shapes": ["64x64x1"],
+        "problems": [],
     }
     runs = [
         {"exit_status": 0, "pipelines": [{**pipeline, "cold_s": cold, "warm_s": warm, "bit_identical": True}]}
