@@ -11,7 +11,6 @@ This module never imports torch and does no IO.
 from __future__ import annotations
 
 import hashlib
-import pickletools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -252,6 +251,8 @@ def _texts(data: bytes) -> list[str | None]:
 
     Opcodes that only collect (memo, tuples, marks) are left out, so that a name stands right before its value.
     """
+    import pickletools  # the start path seldom needs it
+
     result: list[str | None] = []
     memo: dict[int, str | None] = {}
     last: str | None = None

@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("bundle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bundle")
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "megacache"
 CUDA = Path(__file__).parent / "data" / "torch-2.11-cuda.bin.zst"

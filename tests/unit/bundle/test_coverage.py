@@ -87,6 +87,27 @@ def test_structure_must_be_the_same() -> None:
     assert not accepts(unit, call([tensor([4])], cond={"b": {"v": 1}}))
 
 
+def test_inputs_of_a_graph_are_matched_like_a_call() -> None:
+    """Units of repeated blocks are over the inputs of one graph, by source, and what else they fix by value."""
+    unit = Unit(
+        dynamic=True,
+        signature=json.dumps(
+            {"inputs": {"L['x']": tensor([1, "s0", 64], ["64*s0", 64, 1])}, "weights": "ab"}
+        ),
+        guards="(Eq(Mod(s0, 2), 0)) and (s0 <= 4096)",
+        ranges=(("s0", 2, 4096),),
+    )
+
+    def graph(size: int, weights: str = "ab") -> str:
+        return json.dumps(
+            {"inputs": {"L['x']": tensor([1, size, 64], [64 * size, 64, 1])}, "weights": weights}
+        )
+
+    assert accepts(unit, graph(1024))
+    assert not accepts(unit, graph(1023))
+    assert not accepts(unit, graph(1024, weights="cd"))
+
+
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '{"args":[]}', "\ud800"])
 def test_signature_that_is_none_is_not_covered(text: str) -> None:
     """What cannot be read is unknown, and unknown is not covered."""
