@@ -30,10 +30,13 @@ class Graph:
 
 @dataclass
 class Call:
-    """One forward in progress on one thread: graphs compiled in it, and graphs that ran if anyone wants to know."""
+    """One forward in progress on one thread."""
 
     compiled: list[Graph] = field(default_factory=list)
     ran: list[Graph] | None = None
+    """Graphs that ran, if anyone wants to know."""
+    extra: Needs = field(default_factory=Needs)
+    """What running them used beyond what compiling them did: autotuning."""
 
 
 class Host(Protocol):

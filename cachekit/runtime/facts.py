@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from cachekit.runtime.counters import Tally
 from cachekit.runtime.installer import Installed
 from cachekit.runtime.profile import Needs
-from cachekit.runtime.recorder import Window
 
 
 class Facts:
@@ -37,9 +36,9 @@ class Facts:
         for problem in done.problems:
             self.note(problem)
 
-    def count(self, window: Window, needs: Needs) -> None:
+    def count(self, needs: Needs) -> None:
         """Kernels and autotuning results, which torch's counters leave out."""
-        self.tally.add_each("kernel", window.kernels)
+        self.tally.add_each("kernel", needs.kernels)
         self.tally.add_each("autotune", needs.tuned)
 
     def add_call(self, seconds: float, recorded: Iterable[float] | None) -> None:

@@ -7,6 +7,7 @@ everything that writes runs on the saver's thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachekit.bundle import Artifact, Bundle
@@ -19,6 +20,9 @@ from cachekit.settings import Settings
 
 if TYPE_CHECKING:
     from cachekit.store.publish import Published
+
+MAX_TOLD = 6
+MAX_TOLD_LENGTH = 120
 
 
 class Library:
@@ -49,7 +53,7 @@ class Library:
         if found is None:
             return f"{subject}; no other fingerprint is stored"
         other, differences = found
-        return f"{subject}; nearest is {other.id[:12]}, which differs in {', '.join(map(str, differences))}"
+        return f"{subject}; nearest is {other.id[:12]}, which differs in {_told(differences)}"
 
     def _nearest(self, fingerprint: Fingerprint) -> tuple[Fingerprint, tuple[Difference, ...]] | None:
         stored = (self.store.read_profile(fid) for fid in self.store.profiles() if fid != fingerprint.id)
@@ -71,26 +75,30 @@ class Library:
         root = self._settings.keys_root
         return publish(self.store, contribution, load_or_create(root), trusted(root))
 
-    def index(self, published: Published) -> str | None:
-        """Bring the manifest up to date; returns what went wrong, because a manifest can be rebuilt."""
+    def record(self, event: str, bundle: Bundle, **data: Any) -> str | None:
+        """Bring the manifest up to date with a bundle and what happened to it.
+
+        Returns what went wrong instead of raising: a manifest can be rebuilt.
+        """
         from cachekit.manifest import Manifest
 
-        bundle = published.bundle
         try:
             manifest = Manifest(self._settings.manifest_path)
             manifest.index(bundle)
-            manifest.add_event(
-                "saved",
-                bundle.fingerprint_id,
-                {
-                    "generation": bundle.generation,
-                    "bytes": published.bytes_written,
-                    "new": published.new_entries,
-                },
-            )
+            manifest.add_event(event, bundle.fingerprint_id, {"generation": bundle.generation, **data})
         except CachekitError as exc:
             return f"manifest not updated: {exc}"
         return None
+
+
+def _told(differences: Sequence[Difference]) -> str:
+    """Differences for one line of a log; ``cachekit explain`` tells all of them, whole."""
+    shown = [
+        text if len(text) <= MAX_TOLD_LENGTH else text[:MAX_TOLD_LENGTH] + "…"
+        for text in map(str, differences)
+    ]
+    more = len(shown) - MAX_TOLD
+    return ", ".join(shown[:MAX_TOLD]) + (f" and {more} more components" if more > 0 else "")
 
 
 def _producer(fingerprint: Fingerprint) -> dict[str, Any]:

@@ -46,20 +46,25 @@ class Pending:
 
 @dataclass
 class Needs:
-    """What one graph or call used: artifact identities and kernel paths."""
+    """What one graph or call used. ``graphs`` and ``tuned`` are artifact identities, ``kernels`` paths.
 
-    identities: set[str] = field(default_factory=set)
-    kernels: set[str] = field(default_factory=set)
+    Values tell whether it had to be made now.
+    """
+
+    graphs: set[str] = field(default_factory=set)
     tuned: dict[str, bool] = field(default_factory=dict)
-    """Key of an autotuning result -> whether it had to be measured now."""
+    kernels: dict[str, bool] = field(default_factory=dict)
 
     def add(self, other: Needs) -> None:
         """Take over everything ``other`` has."""
-        self.identities |= other.identities
+        self.graphs |= other.graphs
+        self.tuned |= other.tuned
         self.kernels |= other.kernels
 
-    def __bool__(self) -> bool:
-        return bool(self.identities or self.kernels)
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Of artifacts that torch records, sorted."""
+        return tuple(sorted({*self.graphs, *self.tuned}))
 
 
 class Profile:
@@ -70,47 +75,51 @@ class Profile:
         fingerprint: Fingerprint,
         cpp_requirements: Mapping[str, str],
         bundle: Bundle | None,
+        *,
         damaged: Collection[str] = (),
+        offer_all: bool = False,
     ) -> None:
         self.fingerprint = fingerprint
         self.bundle = bundle
         self._cpp = requires(cpp_requirements)
         self._lock = threading.RLock()
         self._known: set[str] = set()
-        self._kernels: set[str] = set()
+        self._kept: set[str] = set()
+        self._kept_kernels: set[str] = set()
         self._requires: dict[str, Requires] = {}
         self._new: dict[str, Artifact] = {}
         self._new_kernels: set[str] = set()
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
         self._new_shapes: dict[Shape, set[str]] = {}
         if bundle is not None:
-            self.adopt(bundle, damaged)
+            self.adopt(bundle)
+            self._kept -= self._known if offer_all else set(damaged)
 
-    def adopt(self, bundle: Bundle, damaged: Collection[str] = ()) -> None:
-        """Make ``bundle`` what is already kept: what it holds is no longer new, except what is ``damaged`` there."""
+    def adopt(self, bundle: Bundle) -> None:
+        """Make ``bundle`` what is already kept: what it holds is no longer new."""
         with self._lock:
             self.bundle = bundle
             for entry in bundle.entries:
-                if entry.identity.id in damaged:
-                    continue
                 self._known.add(entry.identity.id)
+                self._kept.add(entry.identity.id)
                 if entry.kind == "kernel":
-                    self._kernels.add(entry.key)
+                    self._kept_kernels.add(entry.key)
                 elif entry.kind == "inductor":
                     self._requires.setdefault(entry.key, entry.requires)
 
     def absorb(self, window: Window) -> Needs:
         """File what a call looked up or made; returns what it used. What the bundle lacks becomes new."""
-        needs = Needs(kernels=set(window.kernels))
+        needs = Needs(kernels=dict(window.kernels))
         with self._lock:
             for artifact in self._translated(window):
                 identity = artifact.identity.id
-                needs.identities.add(identity)
                 if artifact.kind == "autotune":
-                    needs.tuned[artifact.key] = identity not in self._known
-                if identity not in self._known:
+                    needs.tuned[identity] = identity not in self._known
+                else:
+                    needs.graphs.add(identity)
+                if identity not in self._kept:
                     self._new[identity] = artifact  # of two results for one kernel the last one is in use
-            self._new_kernels |= needs.kernels - self._kernels
+            self._new_kernels |= needs.kernels.keys() - self._kept_kernels
         return needs
 
     def _translated(self, window: Window) -> list[Artifact]:
@@ -129,13 +138,13 @@ class Profile:
         return found
 
     def unit_for(self, needs: Needs) -> Unit | None:
-        """The bundle's or a new unit that needs exactly these artifacts (a graph found again), if any."""
+        """The unit that was recorded for a graph made of these artifacts, if any.
+
+        Autotuning does not count: when its results are looked up depends on threads.
+        """
         with self._lock:
-            for unit, _ in self._new_units.values():
-                if set(unit.needs) == needs.identities:
-                    return unit
-            units = self.bundle.coverage.units if self.bundle and needs.identities else ()
-            found = [unit for unit in units if needs.identities <= set(unit.needs)]
+            units = self.known_units().values() if needs.graphs else ()
+            found = [unit for unit in units if needs.graphs <= set(unit.needs)]
             return min(found, key=lambda unit: (len(unit.needs), unit.id), default=None)
 
     def add_unit(self, unit: Unit, kernels: Iterable[str]) -> None:
@@ -180,8 +189,8 @@ class Profile:
                 tuple(ShapeRow(shape, tuple(sorted(ids))) for shape, ids in self._new_shapes.items()),
             )
             self._new, self._new_kernels, self._new_units, self._new_shapes = {}, set(), {}, {}
-            self._known |= {artifact.identity.id for artifact in pending.artifacts}
-            self._kernels |= pending.kernel_paths
+            self._kept |= {artifact.identity.id for artifact in pending.artifacts}
+            self._kept_kernels |= pending.kernel_paths
         return pending
 
     def give_back(self, pending: Pending) -> None:
@@ -189,7 +198,9 @@ class Profile:
         with self._lock:
             for artifact in pending.artifacts:
                 self._new.setdefault(artifact.identity.id, artifact)
+                self._kept.discard(artifact.identity.id)
             self._new_kernels |= pending.kernel_paths
+            self._kept_kernels -= pending.kernel_paths
             for unit, kernels in pending.units:
                 self._new_units.setdefault(unit.id, (unit, kernels))
             for row in pending.shapes:

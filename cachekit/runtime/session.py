@@ -29,7 +29,7 @@ from cachekit.runtime.facts import Facts
 from cachekit.runtime.installer import install
 from cachekit.runtime.library import Library
 from cachekit.runtime.process import PrivateFolder, shared
-from cachekit.runtime.profile import Profile
+from cachekit.runtime.profile import Pending, Profile
 from cachekit.runtime.report import Report
 from cachekit.runtime.saver import Saver
 from cachekit.runtime.signature import call_key, call_signature
@@ -91,6 +91,7 @@ class Session:
         self._known: dict[Any, Ran] = {}
         self._generation: dict[Any, tuple[Ran, Shape | None]] = {}
         self._unlabelled: dict[Any, Ran] = {}
+        self._noted: set[str] = set()
 
     # --- binding ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +139,10 @@ class Session:
                 started = time.perf_counter()
                 host = self._cpp_requirements()
                 bundle, damaged = self._install(fingerprint, host)
-                self._profiles[fingerprint.id] = Profile(fingerprint, host, bundle, damaged)
+                offered = self.settings.mode == "on"  # a baker offers again what it was given
+                self._profiles[fingerprint.id] = Profile(
+                    fingerprint, host, bundle, damaged=damaged, offer_all=offered
+                )
                 self._facts.load_s += time.perf_counter() - started
             return self._profiles[fingerprint.id]
 
@@ -171,17 +175,25 @@ class Session:
             return None
         profile = None
         with self._shielded():
+            if self._profile is not None:
+                self._absorb(self._profile, self.current_call())
             self._thread.before = counters.snapshot()
             self._profile = profile = self._profile_of(self._identify())
         return profile
 
+    def _absorb(self, profile: Profile, call: Call | None) -> None:
+        """File what was looked up or made while compiled graphs ran: autotuning, for the most part."""
+        needs = profile.absorb(self.recording.take())
+        self._facts.count(needs)
+        if call is not None:
+            call.extra.add(needs)
+
     def after_compile(self, graph: Graph) -> None:
         """File what one graph looked up or made."""
         with self._shielded():
-            window = self.recording.take()
-            graph.needs = graph.profile.absorb(window)
+            graph.needs = graph.profile.absorb(self.recording.take())
             self._facts.tally.add(self._thread.before, counters.snapshot())
-            self._facts.count(window, graph.needs)
+            self._facts.count(graph.needs)
             call = self.current_call()
             if call is not None:
                 call.compiled.append(graph)
@@ -248,7 +260,7 @@ class Session:
         with self._shielded():
             profile = context.compiled[-1].profile if context.compiled else self._profile
             if profile is not None:
-                profile.absorb(self.recording.take())
+                self._absorb(profile, None)
             self._generation.clear()
 
     def _register(self, key: Any, context: Call, seconds: float, signature: Callable[[], str]) -> None:
@@ -256,27 +268,31 @@ class Session:
         graphs = context.compiled or context.ran or []
         profile = graphs[-1].profile if graphs else self._profile
         assert profile is not None  # bound, or the session would not be live
-        window = self.recording.take()
-        extra = profile.absorb(window)
-        self._facts.count(window, extra)
-        if not context.compiled and not window:
-            units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
+        self._absorb(profile, context)
+        if context.compiled or context.extra.identities:
+            units = self._units(profile, context, seconds, signature)
         else:
-            before = profile.known_units()
-            if context.compiled and self.plan.dynamic is not False:
-                made = dynamic_units(profile, graphs, extra, seconds)
-            else:
-                made = [static_unit(context.compiled, extra, seconds, signature())]
-            for item in made:
-                profile.add_unit(item.unit, item.kernels)
-            for index, graph in enumerate(context.compiled):
-                graph.unit_id = made[min(index, len(made) - 1)].unit.id
-            units = tuple(sorted({item.unit.id for item in made}))
-            covered = all(unit in before for unit in units)
-            self._facts.add_call(seconds, [before[unit].seconds for unit in units] if covered else None)
+            units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
         if len(self._known) >= MAX_KNOWN_CALLS:
             self._known.clear()
         self._known[key] = (profile, units)
+
+    def _units(
+        self, profile: Profile, call: Call, seconds: float, signature: Callable[[], str]
+    ) -> tuple[str, ...]:
+        before = profile.known_units()
+        if call.compiled and self.plan.dynamic is not False:
+            made = dynamic_units(profile, call.compiled, call.extra, seconds)
+        else:
+            made = [static_unit(call.compiled, call.extra, seconds, signature())]
+        for item in made:
+            profile.add_unit(item.unit, item.kernels)
+        for index, graph in enumerate(call.compiled):
+            graph.unit_id = made[min(index, len(made) - 1)].unit.id
+        units = tuple(sorted({item.unit.id for item in made}))
+        covered = all(unit in before for unit in units)
+        self._facts.add_call(seconds, [before[unit].seconds for unit in units] if covered else None)
+        return units
 
     # --- generations -----------------------------------------------------------------------------------------------
 
@@ -324,8 +340,7 @@ class Session:
         first = self.state in ("recording", "warm")
         dirty = self._is_dirty()
         self.state = "dirty" if dirty else "clean"
-        again = first and self.settings.mode == "on"
-        if (dirty or again) and self._saves and self.settings.save == "auto":
+        if (dirty or first) and self._saves and self.settings.save == "auto":
             self._saver.request()
         if first:
             report = self.report()
@@ -358,17 +373,20 @@ class Session:
         return True if wait is False else self._saver.wait(ticket, None if wait is True else float(wait))
 
     def _save_now(self) -> None:
-        """On the saver's thread: publish what each profile has that its bundle lacks."""
+        """On the saver's thread: publish what each profile has that its bundle lacks, and note warm starts."""
         for profile in list(self._profiles.values()):
-            self._publish(profile)
+            pending = profile.take()
+            if pending:
+                self._publish(profile, pending)
+            elif profile.bundle is not None and profile.fingerprint.id not in self._noted:
+                self._record("started", profile.bundle, saved_s=round(self.report().saved_s, 3))
+            self._noted.add(profile.fingerprint.id)
         if self.state == "dirty" and not self._is_dirty():
             self.state = "clean"
 
-    def _publish(self, profile: Profile) -> None:
-        assert self._library is not None and self._folder is not None
-        pending = profile.take()
-        if not pending:
-            return
+    def _publish(self, profile: Profile, pending: Pending) -> None:
+        assert self._library is not None
+        assert self._folder is not None
         try:
             published = self._library.publish(profile.fingerprint, pending, self._folder)
         except Exception as exc:  # the session goes on, and what was not saved is kept for the next try
@@ -377,8 +395,13 @@ class Session:
             log.warning("cachekit could not save: %s", exc)
             return
         profile.adopt(published.bundle)
-        self._facts.saved.append(published.bundle.generation)
-        problem = self._library.index(published)
+        if published.bytes_written:
+            self._facts.saved.append(published.bundle.generation)
+        self._record("saved", published.bundle, bytes=published.bytes_written, new=published.new_entries)
+
+    def _record(self, event: str, bundle: Bundle, **data: Any) -> None:
+        assert self._library is not None
+        problem = self._library.record(event, bundle, **data)
         if problem:
             self._facts.note(problem)
 

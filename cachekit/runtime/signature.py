@@ -81,7 +81,8 @@ def graph_signature(inputs: Sequence[tuple[str, Any]], guards: Sequence[str], te
     names: dict[str, str] = {}
 
     def size(n: Any) -> Any:
-        return n if isinstance(n, int) else _renamed(str(n), names)
+        text = str(n)  # a symbolic size that was specialised prints as a number
+        return int(text) if text.isdecimal() else _renamed(text, names)
 
     kept: dict[str, Any] = {}
     lifted: list[Any] = []
@@ -99,7 +100,8 @@ def graph_signature(inputs: Sequence[tuple[str, Any]], guards: Sequence[str], te
     )
 
 
-_SYMBOL = re.compile(r"\bs\d+\b")
+_SYMBOL = re.compile(r"\b[a-z]+\d+\b")
+"""``s77`` is a size, ``zf9`` a float that a module holds, ``u0`` a value known only at run time."""
 
 
 def _symbols(expression: str) -> set[str]:

@@ -23,7 +23,7 @@ def static_unit(graphs: list[Graph], extra: Needs, seconds: float, signature: st
     for graph in graphs:
         needs.add(graph.needs)
     needs.add(extra)
-    unit = Unit(dynamic=False, signature=signature, needs=tuple(sorted(needs.identities)), seconds=seconds)
+    unit = Unit(dynamic=False, signature=signature, needs=needs.identities, seconds=seconds)
     return Made(unit, frozenset(needs.kernels))
 
 
@@ -36,8 +36,9 @@ def dynamic_units(profile: Profile, graphs: list[Graph], extra: Needs, seconds: 
 
 
 def _dynamic_unit(profile: Profile, graph: Graph, extra: Needs, seconds: float) -> Made:
-    needs = Needs(set(graph.needs.identities), set(graph.needs.kernels))
-    found = profile.unit_for(needs)
+    found = profile.unit_for(graph.needs)
+    needs = Needs()
+    needs.add(graph.needs)
     needs.add(extra)
     if found is not None:
         return Made(found, frozenset(needs.kernels))
@@ -47,7 +48,7 @@ def _dynamic_unit(profile: Profile, graph: Graph, extra: Needs, seconds: float) 
         signature=signature.text if signature else "",
         guards=signature.guards if signature else "",
         ranges=tuple(sorted((name, low, high) for name, (low, high) in graph.ranges.items())),
-        needs=tuple(sorted(needs.identities)),
+        needs=needs.identities,
         seconds=seconds,
     )
     return Made(unit, frozenset(needs.kernels))
