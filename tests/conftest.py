@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Each of these changes what is compiled, where it is kept, or where a hub library looks.
 _CLEANED = ("CACHEKIT_", "TORCHINDUCTOR_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "XDG_", "HF_")
@@ -52,8 +53,19 @@ def _audit_sockets(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def pytest_configure() -> None:
-    """Block the network for good: an audit hook sees calls from C as well and cannot be removed."""
+    """Block the network for good: an audit hook sees calls from C as well and cannot be removed.
+
+    Hypothesis judges no speed, on a machine that compiles beside it, and tries the same examples each time in CI.
+    """
     sys.addaudithook(_audit_sockets)
+    settings.register_profile(
+        "house",
+        deadline=None,
+        derandomize="CI" in os.environ,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("house")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
