@@ -90,11 +90,14 @@ def _started(
 def _environment(folder: Path) -> dict[str, str]:
     """This process's environment without settings of cachekit's, and with compile caches that are empty.
 
-    The number of threads is left alone: it is part of who a CPU pipeline is.
+    Temporary files get an empty folder too, because torch keeps precompiled C++ headers there, whatever its cache
+    folder is. The number of threads is left alone: it is part of who a CPU pipeline is.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CACHEKIT_")}
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        environment[name] = str(folder / name.lower())
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
+        own = folder / name.lower()
+        own.mkdir()
+        environment[name] = str(own)
     root = Path(cachekit.__file__).parents[1]
     if root.name not in ("site-packages", "dist-packages"):  # a checkout that may not be installed
         paths = (str(root), environment.get("PYTHONPATH", ""))

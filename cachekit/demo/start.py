@@ -84,6 +84,7 @@ def build(folder: Path, names: list[str], tell: Tell) -> None:
 
 def start(spec: Spec, tell: Tell) -> Started:
     """Load the pipeline, attach, generate each size and save after it; everything is waited for."""
+    demo = demo_of(spec.name)
     runs = CompilerRuns()
     runs.watch()
     tell({"doing": "importing"})
@@ -94,7 +95,6 @@ def start(spec: Spec, tell: Tell) -> Started:
     import cachekit.hooks
     from cachekit.runtime import counters
 
-    demo = demo_of(spec.name)
     import_s = time.perf_counter() - began
     tell({"doing": "loading the pipeline"})
     pipe = demo.load(Path(spec.folder))
