@@ -43,6 +43,8 @@ _FORCED: Final[Mapping[str, tuple[str, ...]]] = {
 """What ``ATEN_CPU_CAPABILITY`` leaves to choose from; torch ignores other values."""
 
 NO_ISA: Final = "none"
+_VNNI_SINCE: Final = "2.10"
+"""The first torch that generates other code where AVX-512 comes with VNNI."""
 
 
 def arch() -> str:
@@ -86,11 +88,14 @@ def _available() -> tuple[str, ...]:
 
 
 def _x86() -> tuple[str, ...]:
+    import torch
+
     found = capabilities()
     avx512 = bool(found.get("avx512_f"))
+    vnni = avx512 and bool(found.get("avx512_vnni")) and torch.__version__ >= _VNNI_SINCE
     told = {
         "amx_tile": bool(found.get("amx_tile")),
-        "avx512_vnni": avx512 and bool(found.get("avx512_vnni")),
+        "avx512_vnni": vnni,
         "avx512": avx512,
         "avx2": bool(found.get("avx2")),
     }

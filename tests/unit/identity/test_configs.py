@@ -58,7 +58,8 @@ def test_introspection_works_on_this_torch(short: str) -> None:
     entries = list(configs._entries(module))
     clean = configs._run_clean(module)
 
-    assert len(entries) > 5
+    assert entries
+    assert short != "inductor" or len(entries) > 300
     assert all(name in clean for name, _, _ in entries)
     assert [name for name, value, default in entries if not configs._same(value, default)] == []
 
