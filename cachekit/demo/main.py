@@ -70,7 +70,7 @@ def run(
     pipelines: Sequence[str] | None = None,
     as_json: bool = False,
 ) -> int:
-    """Run the demonstration; takes about two minutes on two cores, and shows what it is doing on standard error.
+    """Run the demonstration; takes about three minutes on two cores, and shows what it is doing on standard error.
 
     Args:
         directory: where everything goes, and stays: a folder that is empty or does not exist.

@@ -45,13 +45,12 @@ class Screen:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Show the rows on standard output."""
-    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    """Show the rows on standard output; fits into 80 columns."""
+    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     drawn.add_column("pipeline", no_wrap=True)
-    for name in ("cold", "warm", "ratio", "hits", "misses", "compiler runs", "bundle", "stored"):
+    for name in ("cold", "warm", "ratio", "hits", "misses", "C++ runs", "stored"):
         drawn.add_column(name, justify="right")
-    drawn.add_column("bit-identical")
-    drawn.add_column("shapes")
+    drawn.add_column("identical")
     for row in rows:
         drawn.add_row(
             row["name"],
@@ -61,10 +60,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
             str(row["hits"]),
             str(row["misses"]),
             str(row["cxx_compiles"] + row["isa_probes"]),
-            size(row["raw_bytes"]),
             size(row["stored_bytes"]),
             "yes" if row["bit_identical"] else "no",
-            "\n".join(row["shapes"]) or "none",
         )
     console(sys.stdout).print(drawn)
 

@@ -116,6 +116,7 @@ def start(spec: Spec, tell: Tell) -> Started:
         session.save(wait=True)
         save_s += time.perf_counter() - done
     report = session.report().to_json()
+    tell({"doing": "ending"})
     session.close()
     return Started(
         process=spec.process,

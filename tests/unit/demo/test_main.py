@@ -105,13 +105,27 @@ def test_the_temporary_folder_goes_away(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_table_has_what_people_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    """Cold, warm, ratio, sizes and shapes stand in the table, and below it a sentence of what they mean."""
+    """Cold, warm and ratio stand in a table, and below it, in a sentence, what they mean and for which shapes."""
     main._draw(DEMOS, main.Answer(rows=[ROW]))
 
     out = capsys.readouterr().out
-    for text in ("64.0 s", "8.0 s", "8.0 ×", "109", "7.2 MiB", "512 B", "yes", "96x64x1,cfg=true"):
+    for text in ("64.0 s", "8.0 s", "8.0 ×", "109", "512 B", "yes", "96x64x1,cfg=true"):
         assert text in out
     assert "instead of 64.0 s" in out
+
+
+def test_the_table_fits_a_small_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 80 columns nothing is cut."""
+    monkeypatch.setattr(screen, "PLAIN_WIDTH", 80)
+    screen.table([{**ROW, "name": demo.name, "stored_bytes": 1023 * 1024} for demo in DEMOS])
+
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for text in ("qwen-image-gguf", "identical", "64.0 s", "1023.0 KiB", "yes"):
+        assert text in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
