@@ -38,6 +38,7 @@ _PRECISION: Final[Mapping[str, str]] = {
 _BACKENDS: Final[Mapping[str, str]] = {
     "sdp_flash": "_get_flash_sdp_enabled",
     "sdp_fa3": "_get_fa3_sdp_enabled",
+    "sdp_fa4": "_get_fa4_sdp_enabled",
     "sdp_mem_efficient": "_get_mem_efficient_sdp_enabled",
     "sdp_math": "_get_math_sdp_enabled",
     "sdp_cudnn": "_get_cudnn_sdp_enabled",
@@ -49,6 +50,7 @@ _BACKENDS: Final[Mapping[str, str]] = {
     "miopen_immediate": "_get_miopen_immediate",
     "linalg": "_get_linalg_preferred_backend",
     "blas": "_get_blas_preferred_backend",
+    "cublaslt_grouped_gemm": "_get_cublaslt_prefer_grouped_gemm",
     "rocm_flash": "_get_rocm_fa_preferred_backend",
 }
 _DETERMINISM: Final[Mapping[str, str]] = {
