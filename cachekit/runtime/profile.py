@@ -160,12 +160,12 @@ class Profile:
             return kept | {unit.id: unit for unit, _ in self._new_units.values()}
 
     def add_shape(self, shape: Shape, unit_ids: Iterable[str]) -> None:
-        """A labelled shape ran with these units."""
+        """A labelled shape ran with these units. Rows are alternatives, so a new one names all that the shape ran."""
         with self._lock:
+            ran = self._new_shapes.get(shape, set()) | set(unit_ids)
             rows = self.bundle.coverage.shapes if self.bundle else ()
-            kept = next((set(row.unit_ids) for row in rows if row.shape == shape), set())
-            if not set(unit_ids) <= kept:
-                self._new_shapes.setdefault(shape, set()).update(unit_ids)
+            if not any(row.shape == shape and ran <= set(row.unit_ids) for row in rows):
+                self._new_shapes[shape] = ran
 
     @property
     def dirty(self) -> bool:
