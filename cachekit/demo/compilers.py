@@ -23,6 +23,8 @@ Run = Literal["compile", "probe"]
 
 _COMPILER = re.compile(r"(?:.*-)?(?:g\+\+|c\+\+|clang\+\+|icpx)(?:-[\d.]+)?")
 _BUILDS = frozenset({"-c", "-E", "-S", "-shared"})
+# A header is precompiled by naming it, without any of these.
+_SOURCES = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp"})
 # torch writes a kernel as <hash>.main.cpp, and what finds out which vector ISA the compiler supports as <hash>.cpp.
 _PROBE_SOURCE = re.compile(r"[a-z0-9]+\.cpp")
 _PROBE_LOADS = "cdll.LoadLibrary("
@@ -59,9 +61,10 @@ def kind_of(command: Sequence[str]) -> Run | None:
     if not _COMPILER.fullmatch(PurePath(command[0]).name):
         loads = len(command) > 2 and command[1] == "-c" and _PROBE_LOADS in command[2]
         return "probe" if loads else None
-    if not _BUILDS.intersection(command):
+    files = [PurePath(word) for word in command[1:] if not word.startswith("-")]
+    if not _BUILDS.intersection(command) and not any(path.suffix in _SOURCES for path in files):
         return None
-    return "probe" if any(_PROBE_SOURCE.fullmatch(PurePath(word).name) for word in command[1:]) else "compile"
+    return "probe" if any(_PROBE_SOURCE.fullmatch(path.name) for path in files) else "compile"
 
 
 def _words(arguments: Any) -> list[str]:

@@ -26,6 +26,7 @@ HASH = "c73ehsvuqgg4ajaapbuvlpudb53lhe3dlyle6lngn4oa7lkwtgjf"
         (["/usr/bin/x86_64-linux-gnu-g++-14", "-c", "kernel.cpp.main.cpp"], "compile"),
         (["clang++-18", "-O3", "-c", f"/cache/{HASH}.main.cpp"], "compile"),
         (["g++", "/scratch/header.hpp", "-E", "-o", "/scratch/header.i"], "compile"),
+        (["g++", "/scratch/precompiled/x.h", "-O3", "-o", "/scratch/precompiled/x.h.gch"], "compile"),
         (["g++", f"/cache/73/{HASH}.cpp", "-shared", "-fPIC"], "probe"),
         ([sys.executable, "-c", 'from ctypes import cdll\ncdll.LoadLibrary("/cache/x.so")'], "probe"),
         (["g++", "--version"], None),
@@ -55,6 +56,8 @@ def test_real_runs_are_counted(tmp_path: Path) -> None:
         for name in ("abc.cpp", "abc.main.cpp", "def.main.cpp"):
             Path(name).write_text("int x;")
             subprocess.run(["g++", "-c", Path(name).absolute()], check=True)
+        Path("header.h").write_text("int y;")
+        subprocess.run(["g++", "header.h", "-o", "header.h.gch"], check=True)
         subprocess.check_output(["g++", "--version"])
         subprocess.run([sys.executable, "-c", "print('cdll.LoadLibrary(')"], check=True, stdout=subprocess.DEVNULL)
         print(json.dumps([runs.compiles, runs.probes]))
@@ -69,4 +72,4 @@ def test_real_runs_are_counted(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert json.loads(done.stdout) == [2, 2]
+    assert json.loads(done.stdout) == [3, 2]
