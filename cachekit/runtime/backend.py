@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cachekit.runtime import recorder, torch_private
+from cachekit.runtime.counters import Snapshot
 from cachekit.runtime.profile import Needs, Profile
 from cachekit.runtime.signature import GraphSignature, graph_signature
 
@@ -37,6 +38,8 @@ class Call:
     """Graphs that ran, if anyone wants to know."""
     extra: Needs = field(default_factory=Needs)
     """What running them used beyond what compiling them did: autotuning."""
+    before: Snapshot | None = None
+    """torch's counters before it, where no backend of ours counts."""
 
 
 class Host(Protocol):

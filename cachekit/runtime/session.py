@@ -102,6 +102,10 @@ class Session:
             self._undo.callback(shared.leave)
             self._library = Library(self.settings)
             self._profile = self._profile_of(self._identify())
+            if self.plan.scope == "caller":
+                self._facts.note(
+                    "the engine compiles by itself: attribution holds while this is the only session"
+                )
             self.state = "warm" if self._facts.installed else "recording"
             _close_at_exit(self)
 
@@ -224,6 +228,8 @@ class Session:
                 return call(*args, **kwargs)
             key: Any = (name, call_key(args, kwargs, tensor))
             context = Call(ran=None if key in self._known else [])
+            if self.plan.scope == "caller" and context.ran is not None:
+                context.before = counters.snapshot()  # no backend of ours counts for it
             started = time.perf_counter()
             result = self._called(context, call, args, kwargs)
             seconds = time.perf_counter() - started
@@ -269,6 +275,8 @@ class Session:
         profile = graphs[-1].profile if graphs else self._profile
         assert profile is not None  # bound, or the session would not be live
         self._absorb(profile, context)
+        if context.before is not None:
+            self._facts.tally.add(context.before, counters.snapshot())
         if context.compiled or context.extra.identities:
             units = self._units(profile, context, seconds, signature)
         else:

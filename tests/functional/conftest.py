@@ -76,7 +76,12 @@ def process(tmp_path: Path) -> Run:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             cwd=REPOSITORY,
-            env={**os.environ, **_empty_caches(tmp_path), "PYTHONPATH": str(REPOSITORY), **(environment or {})},
+            env={
+                **os.environ,
+                **_empty_caches(tmp_path),
+                "PYTHONPATH": str(REPOSITORY),
+                **(environment or {}),
+            },
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
