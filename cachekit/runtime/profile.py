@@ -163,6 +163,8 @@ class Profile:
         """A labelled shape ran with these units. Rows are alternatives, so a new one names all that the shape ran."""
         with self._lock:
             ran = self._new_shapes.get(shape, set()) | set(unit_ids)
+            if not ran:
+                return  # nothing was compiled for it: a row without units would claim that it is covered
             rows = self.bundle.coverage.shapes if self.bundle else ()
             if not any(row.shape == shape and ran <= set(row.unit_ids) for row in rows):
                 self._new_shapes[shape] = ran
