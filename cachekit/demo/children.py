@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -98,6 +99,10 @@ def _environment(folder: Path) -> dict[str, str]:
         own = folder / name.lower()
         own.mkdir()
         environment[name] = str(own)
+    if (
+        shutil.which("openssl") is None
+    ):  # torch hashes C++ headers with it, and cannot compile a kernel otherwise
+        environment.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
     root = Path(cachekit.__file__).parents[1]
     if root.name not in ("site-packages", "dist-packages"):  # a checkout that may not be installed
         paths = (str(root), environment.get("PYTHONPATH", ""))

@@ -96,3 +96,21 @@ def test_nothing_is_warm_in_a_childs_environment(tmp_path: Path, monkeypatch: py
         assert Path(environment[name]).parent == tmp_path
         assert list(Path(environment[name]).iterdir()) == []
     assert environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_headers_are_not_precompiled_where_torch_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without the openssl program, which torch hashes headers with, a child does without them."""
+    name = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
+    for folder in ("with", "without", "children"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "with" / "openssl").touch(mode=0o755)
+    (tmp_path / "children" / "1").mkdir()
+    (tmp_path / "children" / "2").mkdir()
+
+    monkeypatch.setenv("PATH", str(tmp_path / "with"))
+    assert name not in children._environment(tmp_path / "children" / "1")
+
+    monkeypatch.setenv("PATH", str(tmp_path / "without"))
+    assert children._environment(tmp_path / "children" / "2")[name] == "0"
