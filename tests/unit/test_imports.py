@@ -54,7 +54,7 @@ FOREIGN: dict[str, set[str]] = {
     "errors": set(),
     "_version": set(),
     "settings": set(),
-    "bundle": {"cryptography", "securesystemslib"},
+    "bundle": {"cryptography"},
     "identity": _MODELS,
     "store": {"zstandard", "cryptography", "boto3", "botocore", "httpx2"},
     "manifest": {"sqlalchemy", "alembic"},
