@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from cachekit.settings import Settings
 log = logging.getLogger("cachekit")
 
 Target = DiffusersTarget | ModuleTarget
+
+_attached: weakref.WeakKeyDictionary[Any, weakref.ref[Session]] = weakref.WeakKeyDictionary()
+"""Denoiser -> the session that compiles it."""
 
 
 def attach(
@@ -56,6 +60,7 @@ def attach(
             f"attach needs a diffusers pipeline or a torch.nn.Module, not {type(target).__name__}"
         )
     chosen: Target = DiffusersTarget(target) if is_pipeline(target) else ModuleTarget(target)
+    _close_earlier(chosen)
     reason, settings = _settings(settings, mode=mode, dir=dir, save=save)
     plan = _plan(chosen, plan)
     session = Session(
@@ -81,12 +86,22 @@ def _start(session: Session, target: Target, plan: Plan) -> None:
         for name, module in target.denoisers():
             inner = torch_private.original_module(module)
             compile_denoiser(inner, plan, session.backend() if live else None, session.undo)
+            _attached[module] = weakref.ref(session)
             if live:
                 _observe(session, name, module)
         if live:
             target.watch(session)
     except Exception as exc:  # whatever torch or diffusers raise while being told to compile
         session.disable(f"{type(exc).__name__}: {exc}")
+
+
+def _close_earlier(target: Target) -> None:
+    """A denoiser belongs to one session: attaching again closes the one before, its last save included."""
+    for _, module in target.denoisers():
+        earlier = _attached.get(module)
+        session = earlier() if earlier is not None else None
+        if session is not None:
+            session.close()
 
 
 def _observe(session: Session, name: str, module: Any) -> None:

@@ -24,7 +24,23 @@ def compile_denoiser(module: Any, plan: Plan, backend: Any, undo: Undo) -> None:
         arguments["backend"] = backend
     for part in compiled_parts(module, plan):
         undo(torch_private.set_compiled_call, part, torch_private.compiled_call(part))
-        part.compile(**arguments)
+        if type(part).__module__.startswith("torch.nn."):
+            torch_private.set_compiled_call(part, _compiled_container(part, arguments))
+        else:
+            part.compile(**arguments)
+
+
+def _compiled_container(part: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
+    """What ``part.compile()`` should do for torch's own classes (``Sequential``): Dynamo skips frames of torch."""
+    import torch
+
+    plain = torch_private.plain_call(part)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    compiled: Callable[..., Any] = torch.compile(call, **arguments)
+    return compiled
 
 
 def compiled_parts(module: Any, plan: Plan) -> list[Any]:

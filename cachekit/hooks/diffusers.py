@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cachekit.bundle import Shape
 from cachekit.identity import pipeline as identity
 from cachekit.runtime.session import Session
+
+Hook = Callable[[Mapping[str, Any]], None]
+"""Gets the arguments of the call by name."""
 
 _LATENTS = ("sample", "hidden_states", "x", "latent_model_input")
 _END = "maybe_free_model_hooks"
@@ -36,10 +40,10 @@ class DiffusersTarget:
 
     def watch(self, session: Session) -> None:
         """Learn of a generation's start, size and end through methods that every pipeline calls."""
-        session.generations_delimited = _calls(self.target, _END)
-        _before(self.target, _START, session.generation_started, session)
-        _before_call(self.target, _LATENT_SIZE, self._remember_size, session)
-        _before(self.target, _END, session.generation_finished, session)
+        _before(self.target, _LATENT_SIZE, self._remember_size, session)
+        if _calls(self.target, _END):
+            _before(self.target, _START, lambda _: session.generation_started(), session)
+            _before(self.target, _END, lambda _: session.generation_finished(), session)
 
     def _remember_size(self, bound: Mapping[str, Any]) -> None:
         height, width = bound.get("height"), bound.get("width")
@@ -110,40 +114,32 @@ def _calls(pipe: Any, name: str) -> bool:
     return code is not None and name in code.co_names and callable(getattr(pipe, name, None))
 
 
-def _before(pipe: Any, name: str, hook: Callable[[], None], session: Session) -> None:
-    _replace(pipe, name, lambda original: _and_then(hook, original), session)
-
-
-def _and_then(hook: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        hook()
-        return original(*args, **kwargs)
-
-    return wrapped
-
-
-def _before_call(pipe: Any, name: str, hook: Callable[[Mapping[str, Any]], None], session: Session) -> None:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(TypeError):  # a wrong call: the original says so better
-                hook(signature.bind(*args, **kwargs).arguments)
-            return original(*args, **kwargs)
-
-        return wrapped
-
-    _replace(pipe, name, wrapper, session)
-
-
-def _replace(
-    pipe: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], session: Session
-) -> None:
-    """Shadow a method on the instance, and take the shadow away on close."""
+def _before(pipe: Any, name: str, hook: Hook, session: Session) -> None:
+    """Shadow a method on the instance by one that tells ``hook`` first; the shadow is taken away on close."""
     original = getattr(pipe, name, None)
-    if not callable(original) or name in vars(pipe):
+    if not inspect.ismethod(original) or name in vars(pipe):
         return  # absent, or somebody else's patch: leave it
-    setattr(pipe, name, wrapper(original))
+    setattr(pipe, name, _Shadow(original, hook))
     session.undo(vars(pipe).pop, name, None)
+
+
+class _Shadow:
+    """A bound method with a hook before it. In a copy of the pipeline, or a pickle, it is the plain method again."""
+
+    def __init__(self, method: Any, hook: Hook) -> None:
+        functools.update_wrapper(self, method)
+        self._method = method
+        self._hook = hook
+        self._signature = inspect.signature(method)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(TypeError):  # a wrong call: the method itself says so better
+            self._hook(self._signature.bind(*args, **kwargs).arguments)
+        return self._method(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        owner = memo.get(id(self._method.__self__), self._method.__self__)
+        return types.MethodType(self._method.__func__, owner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return types.MethodType, (self._method.__func__, self._method.__self__)

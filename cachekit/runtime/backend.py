@@ -7,6 +7,7 @@ graph remembers what it was made from, so that a later call can tell which artif
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -71,60 +72,64 @@ class SessionBackend:
     def __init__(
         self, host: Host, *, mode: str | None, options: dict[str, Any], dynamic: bool | None
     ) -> None:
-        self._host = host
+        self._weak_host = weakref.ref(
+            host
+        )  # Dynamo keeps the backend for ever; the session holds the pipeline
         self._mode = mode
         self._options = options
         self._dynamic = dynamic
 
     def __call__(self, graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one graph; errors of the compiler itself pass through, ours never do."""
-        profile = self._host.before_compile()
-        if profile is None:
-            return self._compile(graph, inputs)
+        host = self._weak_host()
+        profile = host.before_compile() if host is not None else None
+        if host is None or profile is None:
+            return self._compile(graph, inputs, None)
         dynamic = self._dynamic is not False
-        names = self._guarded(torch_private.placeholders, graph) if dynamic else None
+        names = _guarded(host, torch_private.placeholders, graph) if dynamic else None
         started = time.perf_counter()
-        with recorder.scope(self._host.recording):
-            compiled = self._compile(graph, inputs)
+        with recorder.scope(host.recording):
+            compiled = self._compile(graph, inputs, host.refuse_compile())
         record = Graph(profile, Needs(), None, {}, time.perf_counter() - started)
         if names:
-            self._guarded(self._describe, record, names)
-        self._host.after_compile(record)
-        return self._watched(record, compiled)
+            _guarded(host, _describe, record, names)
+        host.after_compile(record)
+        return _watched(self._weak_host, record, compiled)
 
-    def _compile(self, graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        refuse = self._host.refuse_compile()
+    def _compile(
+        self, graph: Any, inputs: Sequence[Any], refuse: Callable[[], None] | None
+    ) -> Callable[..., Any]:
         settings: dict[str, Any] = {"mode": self._mode, "options": self._options, "dynamic": self._dynamic}
         if refuse is None:
             return torch_private.compile_inductor(graph, inputs, **settings)
         with torch_private.on_real_compile(refuse):
             return torch_private.compile_inductor(graph, inputs, **settings)
 
-    def _describe(self, record: Graph, names: list[tuple[str, Any]]) -> None:
-        import torch
 
-        guards, ranges = torch_private.shape_guards()
-        signature = graph_signature(names, guards, torch.Tensor)
-        record.signature = signature
-        record.ranges = {
-            signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols
-        }
+def _describe(record: Graph, names: list[tuple[str, Any]]) -> None:
+    import torch
 
-    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except Exception as exc:
-            self._host.failed(exc)
-            return None
+    guards, ranges = torch_private.shape_guards()
+    signature = graph_signature(names, guards, torch.Tensor)
+    record.signature = signature
+    record.ranges = {signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols}
 
-    def _watched(self, record: Graph, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        current_call = self._host.current_call
 
-        def run(*args: Any) -> Any:
-            call = current_call()
-            if call is not None and call.ran is not None:
-                call.ran.append(record)
-            return compiled(*args)
+def _guarded(host: Host, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception as exc:
+        host.failed(exc)
+        return None
 
-        run._boxed_call = getattr(compiled, "_boxed_call", False)  # type: ignore[attr-defined]
-        return run
+
+def _watched(weak_host: weakref.ref[Host], record: Graph, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        host = weak_host()
+        call = host.current_call() if host is not None else None
+        if call is not None and call.ran is not None:
+            call.ran.append(record)
+        return compiled(*args)
+
+    run._boxed_call = getattr(compiled, "_boxed_call", False)  # type: ignore[attr-defined]
+    return run

@@ -66,17 +66,15 @@ class Session:
         *,
         identify: Callable[[], Fingerprint],
         cpp_requirements: Callable[[], Mapping[str, str]],
-        label: Labeller = lambda name, args, kwargs: None,
+        label: Labeller | None = None,
     ) -> None:
         self.settings = settings
         self.plan = plan
         self.state: State = "binding"
         self.recording = recorder.Recording()
-        self.generations_delimited = False
-        """Set by hooks that tell when a generation has ended; otherwise each call is one."""
         self._identify = identify
         self._cpp_requirements = cpp_requirements
-        self._label = label
+        self._label = label or (lambda name, args, kwargs: None)
         self._pid = os.getpid()
         self._undo = contextlib.ExitStack()
         self._lock = threading.RLock()
@@ -90,6 +88,7 @@ class Session:
         self._nearest: dict[str, str] = {}
         self._known: dict[Any, Ran] = {}
         self._generation: dict[Any, tuple[Ran, Shape | None]] = {}
+        self._in_generation = False
         self._unlabelled: dict[Any, Ran] = {}
         self._noted: set[str] = set()
 
@@ -99,7 +98,11 @@ class Session:
         """Find, verify, install. Never raises: on any failure the session is disabled and says why."""
         with self._shielded():
             self._folder = shared.enter(self.settings.process_root)
-            self._undo.callback(shared.leave)
+            release = weakref.finalize(
+                self, shared.leave
+            )  # also if the engine drops the pipeline without closing
+            release.atexit = False
+            self._undo.callback(release)
             self._library = Library(self.settings)
             self._profile = self._profile_of(self._identify())
             if self.plan.scope == "caller":
@@ -239,8 +242,9 @@ class Session:
                         key, context, seconds, lambda: call_signature(args, kwargs, tensor, module=name)
                     )
                 if key not in self._generation:
-                    self._generation[key] = (self._known[key], self._label(name, args, kwargs))
-                    if not self.generations_delimited:
+                    with self._lock:
+                        self._generation[key] = (self._known[key], self._label(name, args, kwargs))
+                    if not self._in_generation:
                         self.generation_finished()
             return result
 
@@ -267,7 +271,9 @@ class Session:
             profile = context.compiled[-1].profile if context.compiled else self._profile
             if profile is not None:
                 self._absorb(profile, None)
-            self._generation.clear()
+            with self._lock:
+                self._generation.clear()
+                self._in_generation = False
 
     def _register(self, key: Any, context: Call, seconds: float, signature: Callable[[], str]) -> None:
         """Find or make the units of a call that compiled, or of the first call with its signature."""
@@ -281,6 +287,8 @@ class Session:
             units = self._units(profile, context, seconds, signature)
         else:
             units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
+            if not graphs and self.plan.scope != "caller":
+                self._facts.note("torch compiled nothing for this call")
         if len(self._known) >= MAX_KNOWN_CALLS:
             self._known.clear()
         self._known[key] = (profile, units)
@@ -305,14 +313,20 @@ class Session:
     # --- generations -----------------------------------------------------------------------------------------------
 
     def generation_started(self) -> None:
-        """A generation begins: what an earlier one left unfinished registers no shape."""
-        self._generation.clear()
+        """A generation begins: what an earlier one left unfinished registers no shape.
+
+        Until :meth:`generation_finished`, calls belong to it; without one, each call is a generation of its own.
+        """
+        with self._lock:
+            self._generation.clear()
+            self._in_generation = True
 
     def generation_finished(self) -> None:
         """A generation ended well: register its shapes, and save if something is new."""
         if not self._live():
             return
-        with self._shielded():
+        with self._shielded(), self._lock:
+            self._in_generation = False
             for key, (ran, shape) in self._generation.items():
                 if shape is None:
                     self._unlabelled[key] = ran
@@ -338,7 +352,8 @@ class Session:
         except CachekitError as exc:
             self._facts.note(f"shape not registered: {exc}")
             return False
-        named, self._unlabelled = self._unlabelled, {}
+        with self._lock:
+            named, self._unlabelled = self._unlabelled, {}
         for profile, units in named.values():
             profile.add_shape(shape, units)
         return bool(named)
@@ -466,11 +481,13 @@ class Session:
         with self._shielded():
             if self._live() and self._saves and any(p.unsaved for p in self._profiles.values()):
                 self._saver.request()
-            if not self._saver.stop(timeout):
+            if not self._saver.wait(timeout=timeout):
                 self._facts.note(f"the last save was not done after {timeout} s")
         with self._shielded():
             self._undo.close()
         self.state = "closed"
+        self._identify = _closed
+        self._label = lambda name, args, kwargs: None  # both held the pipeline
 
     def __enter__(self) -> Self:
         return self
@@ -481,6 +498,10 @@ class Session:
     def __repr__(self) -> str:
         fingerprint = self._profile.fingerprint.id[:12] if self._profile else "unbound"
         return f"<cachekit.Session {self.state} {fingerprint}>"
+
+
+def _closed() -> Fingerprint:
+    raise CachekitError("the session is closed")
 
 
 def _strict_cause(error: BaseException) -> StrictMissError | None:

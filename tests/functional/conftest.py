@@ -37,9 +37,9 @@ sys.addaudithook(_watch)
 
 
 def compiler_runs():
-    '''How often a C++ compiler was run to compile or preprocess; asking for its version is not that.'''
-    compilers = [c for c in _commands if "g++" in c or "clang++" in c]
-    return sum(any(flag in c.split() for flag in ("-shared", "-c", "-E")) for c in compilers)
+    '''How often a C++ compiler was run on a source; asking for its version is not that.'''
+    sources = (".cpp", ".hpp", ".cc", ".h")
+    return sum("g++" in c.split()[0] and any(w.endswith(sources) for w in c.split()) for c in _commands if c.split())
 
 
 def call(module, *shape):

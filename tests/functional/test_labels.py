@@ -15,7 +15,6 @@ class Generations:
     """Stands where a session would: what the target told, in order."""
 
     def __init__(self) -> None:
-        self.generations_delimited = False
         self.events: list[str] = []
         self._undo: list[tuple[Any, tuple[Any, ...]]] = []
 
@@ -60,7 +59,6 @@ def test_a_unet_is_labelled_by_its_latents(tmp_path: Path) -> None:
     generate(pipe, 96, 64, batch=2, steps=1)
 
     assert labels == {"96x64x2,cfg=true"}
-    assert session.generations_delimited
     assert session.events == ["started", "finished"]
 
 
