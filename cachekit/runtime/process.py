@@ -24,6 +24,7 @@ RECOMPILE_LIMIT = 64
 """Dynamo's own limit of 8 is too small for regional compiles: every block of every class shares one code object."""
 
 _LOCK_NAME = ".lock"
+_NEW_LOCK_NAME = ".lock.new"
 _ENVIRONMENT = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -36,8 +37,10 @@ class PrivateFolder:
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _remove_dead(parent)
             self.path = Path(tempfile.mkdtemp(prefix=f"{self.pid}-", dir=parent))
-            self._lock = os.open(self.path / _LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            new = self.path / _NEW_LOCK_NAME
+            self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            new.rename(self.path / _LOCK_NAME)  # others see the lock only once it is held
             self.inductor.mkdir(mode=0o700)
             self.triton.mkdir(mode=0o700)
         except OSError as exc:
@@ -91,8 +94,11 @@ class SharedState:
         Raises StoreError or UnsupportedError, leaving everything as it was.
         """
         with self._lock:
-            if self._folder is None or self._folder.pid != os.getpid():
+            if self._folder is None:
                 self._folder = PrivateFolder(parent)
+            elif self._folder.pid != os.getpid():  # a forked child: its parent's sessions never leave in it
+                self._folder, self._users = PrivateFolder(parent), 0
+                self._undo.close()
             if self._users == 0:
                 with contextlib.ExitStack() as stack:
                     _redirect(stack, self._folder)
