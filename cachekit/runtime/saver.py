@@ -6,8 +6,11 @@ alive, least of all the weights of a pipeline that its engine has dropped.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger("cachekit")
 
 
 class Saver:
@@ -45,7 +48,8 @@ class Saver:
                     return
             try:
                 self._work()
-            finally:
-                with self._change:
-                    self._done = ticket
-                    self._change.notify_all()
+            except Exception:  # an error of ours: the next request must still find a thread, and nobody may hang
+                log.exception("cachekit could not save")
+            with self._change:
+                self._done = ticket
+                self._change.notify_all()

@@ -1,0 +1,152 @@
+"""Saves run one after another on a thread of their own; nobody waits for one that never comes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cachekit.runtime.saver import Saver
+
+TIMEOUT_S = 20
+"""Longer than any of these takes; a test that needs it has failed."""
+
+
+class Work:
+    """Work that waits for a go each time, and counts."""
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        self.threads: list[threading.Thread] = []
+        self.running = 0
+        self.most = 0
+
+    def __call__(self) -> None:
+        """Run once."""
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.threads.append(threading.current_thread())
+        self.started.release()
+        assert self.go.acquire(timeout=TIMEOUT_S)
+        self.running -= 1
+
+
+@pytest.fixture
+def work() -> Work:
+    """Work that waits for a go."""
+    return Work()
+
+
+@pytest.fixture
+def saver(work: Work) -> Iterator[Saver]:
+    """A saver of that work, waited for in the end."""
+    saver = Saver(work, name="test-save")
+    yield saver
+    work.go.release(100)
+    assert saver.wait(timeout=TIMEOUT_S)
+
+
+def test_a_request_runs_in_the_background(saver: Saver, work: Work) -> None:
+    """The requesting thread goes on while the work runs on a daemon thread of the given name."""
+    ticket = saver.request()
+
+    assert work.started.acquire(timeout=TIMEOUT_S)
+    assert not saver.wait(ticket, timeout=0)
+    work.go.release()
+    assert saver.wait(ticket, TIMEOUT_S)
+
+    assert work.threads[0] is not threading.current_thread()
+    assert work.threads[0].name == "test-save"
+    assert work.threads[0].daemon
+
+
+def test_requests_that_wait_together_are_one_run(saver: Saver, work: Work) -> None:
+    """Whatever is asked for while a run is in progress is one more run, which all of them wait for."""
+    first = saver.request()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+    later = [saver.request() for _ in range(5)]
+    work.go.release(2)
+
+    assert all(saver.wait(ticket, TIMEOUT_S) for ticket in (first, *later))
+    assert len(work.threads) == 2
+
+
+def test_a_ticket_is_not_served_by_a_run_that_began_before_it(saver: Saver, work: Work) -> None:
+    """A run in progress may have missed what is new, so a later ticket waits for the next one."""
+    saver.request()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+    ticket = saver.request()
+    work.go.release()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+
+    assert not saver.wait(ticket, timeout=0)
+
+    work.go.release()
+    assert saver.wait(ticket, TIMEOUT_S)
+
+
+def test_the_work_never_runs_twice_at_once(saver: Saver, work: Work) -> None:
+    """Requests from many threads are worked off one at a time."""
+    threads = [threading.Thread(target=saver.request) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    work.go.release(8)
+    for thread in threads:
+        thread.join()
+
+    assert saver.wait(timeout=TIMEOUT_S)
+    assert work.most == 1
+
+
+def test_waiting_without_a_ticket_is_for_everything(saver: Saver, work: Work) -> None:
+    """The wait before closing ends with the last run that anybody asked for."""
+    saver.request()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+    saver.request()
+
+    assert not saver.wait(timeout=0)
+    work.go.release(2)
+    assert saver.wait(timeout=TIMEOUT_S)
+
+    assert len(work.threads) == 2
+
+
+def test_waiting_for_nothing_ends_at_once(saver: Saver) -> None:
+    """Where nothing was requested there is nothing to wait for, and no thread."""
+    before = threading.active_count()
+
+    assert saver.wait(timeout=0)
+
+    assert threading.active_count() == before
+
+
+def test_an_idle_saver_has_no_thread(saver: Saver, work: Work) -> None:
+    """The thread ends with the last request, and a later one starts another."""
+    for _ in range(2):
+        work.go.release()
+        assert saver.wait(saver.request(), TIMEOUT_S)
+        work.threads[-1].join(TIMEOUT_S)
+        assert not work.threads[-1].is_alive()
+
+    assert work.threads[0] is not work.threads[1]
+
+
+def test_work_that_fails_is_told_and_the_next_request_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """After a failure, which the log tells, the waiting end, and the next request runs."""
+    runs: list[int] = []
+
+    def fail_once() -> None:
+        runs.append(len(runs))
+        if len(runs) == 1:
+            raise ValueError("no space")
+
+    saver = Saver(fail_once, name="test-save")
+    with caplog.at_level(logging.ERROR, logger="cachekit"):
+        assert saver.wait(saver.request(), TIMEOUT_S)
+    assert "no space" in caplog.text
+
+    assert saver.wait(saver.request(), TIMEOUT_S)
+    assert runs == [0, 1]
