@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,8 +32,9 @@ class Graph:
 
 @dataclass
 class Call:
-    """One forward in progress on one thread."""
+    """One forward in progress on one thread; ``key`` is its signature's."""
 
+    key: Hashable = None
     compiled: list[Graph] = field(default_factory=list)
     ran: list[Graph] | None = None
     """Graphs that ran, if anyone wants to know."""
@@ -41,6 +42,7 @@ class Call:
     """What running them used beyond what compiling them did: autotuning."""
     before: Snapshot | None = None
     """torch's counters before it, where no backend of ours counts."""
+    seconds: float = 0.0
 
 
 class Host(Protocol):

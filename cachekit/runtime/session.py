@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cachekit.bundle import Bundle, Shape
@@ -26,6 +26,7 @@ from cachekit.identity import Fingerprint, Plan
 from cachekit.runtime import counters, recorder
 from cachekit.runtime.backend import Call, Graph, SessionBackend
 from cachekit.runtime.facts import Facts
+from cachekit.runtime.generations import Generations
 from cachekit.runtime.installer import install
 from cachekit.runtime.library import Library
 from cachekit.runtime.process import PrivateFolder, shared
@@ -43,14 +44,8 @@ log = logging.getLogger("cachekit")
 
 State = Literal["binding", "recording", "warm", "clean", "dirty", "closed", "disabled"]
 Labeller = Callable[[str, Sequence[Any], Mapping[str, Any]], "Shape | None"]
-Ran = tuple[Profile, tuple[str, ...]]
-"""The profile of a call and the units it ran."""
-
 EXIT_TIMEOUT_S = 60.0
 """How long the interpreter's exit waits for a save in progress."""
-
-MAX_KNOWN_CALLS = 4096
-"""Distinct calls remembered; an engine that passes another float at every step must not fill the memory."""
 
 
 class Session:
@@ -86,10 +81,7 @@ class Session:
         self._profiles: dict[str, Profile] = {}
         self._profile: Profile | None = None
         self._nearest: dict[str, str] = {}
-        self._known: dict[Any, Ran] = {}
-        self._generation: dict[Any, tuple[Ran, Shape | None]] = {}
-        self._in_generation = False
-        self._unlabelled: dict[Any, Ran] = {}
+        self._generations = Generations()
         self._noted: set[str] = set()
 
     # --- binding ---------------------------------------------------------------------------------------------------
@@ -224,35 +216,38 @@ class Session:
         """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
         import torch
 
-        tensor = torch.Tensor
+        tensor, is_compiling = torch.Tensor, torch.compiler.is_compiling
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not self._live():
+            context = None
+            if not is_compiling() and self._live():
+                with self._shielded():
+                    context = self._context((name, call_key(args, kwargs, tensor)))
+            if context is None:
                 return call(*args, **kwargs)
-            key: Any = (name, call_key(args, kwargs, tensor))
-            context = Call(ran=None if key in self._known else [])
-            if self.plan.scope == "caller" and context.ran is not None:
-                context.before = counters.snapshot()  # no backend of ours counts for it
-            started = time.perf_counter()
             result = self._called(context, call, args, kwargs)
-            seconds = time.perf_counter() - started
             with self._shielded():
                 if context.ran is not None or context.compiled or self.recording.waiting:
-                    self._register(
-                        key, context, seconds, lambda: call_signature(args, kwargs, tensor, module=name)
-                    )
-                if key not in self._generation:
-                    with self._lock:
-                        self._generation[key] = (self._known[key], self._label(name, args, kwargs))
-                    if not self._in_generation:
+                    self._register(context, lambda: call_signature(args, kwargs, tensor, module=name))
+                if self._generations.is_new(context.key):
+                    alone = self._generations.add(context.key, self._label(name, args, kwargs))
+                    if alone:
                         self.generation_finished()
             return result
 
         return run
 
+    def _context(self, key: Hashable) -> Call:
+        """What to watch in a call: all of it the first time its key is seen."""
+        if self._generations.knows(key):
+            return Call(key)
+        # Where the engine compiles by itself, no backend of ours counts.
+        return Call(key, ran=[], before=counters.snapshot() if self.plan.scope == "caller" else None)
+
     def _called(self, context: Call, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         calls = self._thread.__dict__.setdefault("calls", [])
         calls.append(context)
+        started = time.perf_counter()
         try:
             with recorder.scope(self.recording):
                 return call(*args, **kwargs)
@@ -263,6 +258,7 @@ class Session:
                 raise
             raise strict from None
         finally:
+            context.seconds = time.perf_counter() - started
             calls.pop()
 
     def _abandon(self, context: Call) -> None:
@@ -271,11 +267,9 @@ class Session:
             profile = context.compiled[-1].profile if context.compiled else self._profile
             if profile is not None:
                 self._absorb(profile, None)
-            with self._lock:
-                self._generation.clear()
-                self._in_generation = False
+            self._generations.abandon()
 
-    def _register(self, key: Any, context: Call, seconds: float, signature: Callable[[], str]) -> None:
+    def _register(self, context: Call, signature: Callable[[], str]) -> None:
         """Find or make the units of a call that compiled, or of the first call with its signature."""
         graphs = context.compiled or context.ran or []
         profile = graphs[-1].profile if graphs else self._profile
@@ -284,56 +278,40 @@ class Session:
         if context.before is not None:
             self._facts.tally.add(context.before, counters.snapshot())
         if context.compiled or context.extra.identities:
-            units = self._units(profile, context, seconds, signature)
+            units = self._units(profile, context, signature)
         else:
             units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
             if not graphs and self.plan.scope != "caller":
                 self._facts.note("torch compiled nothing for this call")
-        if len(self._known) >= MAX_KNOWN_CALLS:
-            self._known.clear()
-        self._known[key] = (profile, units)
+        self._generations.learn(context.key, (profile, units))
 
-    def _units(
-        self, profile: Profile, call: Call, seconds: float, signature: Callable[[], str]
-    ) -> tuple[str, ...]:
+    def _units(self, profile: Profile, call: Call, signature: Callable[[], str]) -> tuple[str, ...]:
         before = profile.known_units()
         if call.compiled and self.plan.dynamic is not False:
-            made = dynamic_units(profile, call.compiled, call.extra, seconds)
+            made = dynamic_units(profile, call.compiled, call.extra, call.seconds)
         else:
-            made = [static_unit(call.compiled, call.extra, seconds, signature())]
+            made = [static_unit(call.compiled, call.extra, call.seconds, signature())]
         for item in made:
             profile.add_unit(item.unit, item.kernels)
         for index, graph in enumerate(call.compiled):
             graph.unit_id = made[min(index, len(made) - 1)].unit.id
         units = tuple(sorted({item.unit.id for item in made}))
         covered = all(unit in before for unit in units)
-        self._facts.add_call(seconds, [before[unit].seconds for unit in units] if covered else None)
+        self._facts.add_call(call.seconds, [before[unit].seconds for unit in units] if covered else None)
         return units
 
     # --- generations -----------------------------------------------------------------------------------------------
 
     def generation_started(self) -> None:
-        """A generation begins: what an earlier one left unfinished registers no shape.
-
-        Until :meth:`generation_finished`, calls belong to it; without one, each call is a generation of its own.
-        """
-        with self._lock:
-            self._generation.clear()
-            self._in_generation = True
+        """A generation begins: what an earlier one left unfinished registers no shape."""
+        self._generations.start()
 
     def generation_finished(self) -> None:
         """A generation ended well: register its shapes, and save if something is new."""
-        if not self._live():
-            return
-        with self._shielded(), self._lock:
-            self._in_generation = False
-            for key, (ran, shape) in self._generation.items():
-                if shape is None:
-                    self._unlabelled[key] = ran
-                else:
-                    ran[0].add_shape(shape, ran[1])
-            self._generation.clear()
-            self._settle()
+        if self._live():
+            with self._shielded(), self._lock:
+                self._generations.finish()
+                self._settle()
 
     def register_shape(
         self, width: int, height: int, batch: int, **variant: str | float | bool | None
@@ -352,11 +330,7 @@ class Session:
         except CachekitError as exc:
             self._facts.note(f"shape not registered: {exc}")
             return False
-        with self._lock:
-            named, self._unlabelled = self._unlabelled, {}
-        for profile, units in named.values():
-            profile.add_shape(shape, units)
-        return bool(named)
+        return self._generations.label(shape)
 
     def _settle(self) -> None:
         """After a generation: dirty or clean, a save where the mode wants one, and one line in the log."""

@@ -23,7 +23,7 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type) -> Ke
 
 def _key(value: Any, tensor: type) -> Any:
     if isinstance(value, tensor):
-        return (value.shape, value.dtype, value.device, value.stride())  # type: ignore[attr-defined]
+        return (*_layout(value), value.dtype, value.device)  # type: ignore[attr-defined]
     if isinstance(value, (bool, int, float, str, type(None))):
         return (type(value), value)
     if isinstance(value, Mapping):
@@ -31,6 +31,14 @@ def _key(value: Any, tensor: type) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple([_key(item, tensor) for item in value])
     return type(value)
+
+
+def _layout(value: Any) -> tuple[Any, Any]:
+    """Sizes and strides; sparse and nested tensors, which have no strides or sizes, go by what they are."""
+    try:
+        return value.shape, value.stride()
+    except (RuntimeError, NotImplementedError):
+        return (str(value.layout),), ()
 
 
 def call_signature(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type, *, module: str) -> str:
@@ -45,7 +53,7 @@ def call_signature(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type,
 
 def _leaf(value: Any, tensor: type) -> Any:
     if isinstance(value, tensor):
-        return _tensor(value, int)
+        return _tensor(value, lambda n: n if isinstance(n, str) else int(n))
     if isinstance(value, (bool, int, float, str, type(None))):
         return {"v": value}
     if isinstance(value, Mapping):
@@ -56,11 +64,12 @@ def _leaf(value: Any, tensor: type) -> Any:
 
 
 def _tensor(value: Any, size: Callable[[Any], Any]) -> dict[str, Any]:
+    shape, stride = _layout(value)
     return {
-        "t": [size(n) for n in value.shape],
+        "t": [size(n) for n in shape],
         "dtype": str(value.dtype),
         "device": str(value.device),
-        "stride": [size(n) for n in value.stride()],
+        "stride": [size(n) for n in stride],
     }
 
 
