@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Requires, megacache, scan, unmet
-from cachekit.errors import CachekitError
+from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, megacache, scan, unmet
+from cachekit.errors import CachekitError, CorruptError
 from cachekit.runtime import kernels, torch_private
 from cachekit.runtime.process import PrivateFolder
 
@@ -25,7 +25,8 @@ class Installed:
     skipped: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
-    """Identities that the bundle lists and that could not be used as they are: to be recorded and offered again."""
+    """Identities that the bundle lists and that could not be used as they are, damaged or for another host: to be
+    recorded and offered again."""
 
 
 def install(store: Any, bundle: Bundle, folder: PrivateFolder, host: Mapping[str, str]) -> Installed:
@@ -73,11 +74,11 @@ def _read(
 
 
 def _read_entries(
-    store: Any, bundle: Bundle, entries: Iterable[Any], facts: Mapping[str, str], done: Installed
+    store: Any, bundle: Bundle, entries: Iterable[Entry], facts: Mapping[str, str], done: Installed
 ) -> list[Artifact]:
     from cachekit.store.publish import read_artifacts
 
-    usable = {entry.identity for entry in entries if not _skip(entry.requires, facts, done)}
+    usable = {entry.identity for entry in entries if not _skip(entry, facts, done)}
     loaded = read_artifacts(store, bundle, lambda entry: entry.identity in usable)
     for problem in loaded.problems:
         done.problems.append(str(problem))
@@ -88,8 +89,8 @@ def _read_entries(
 def _is_harmless(artifact: Artifact, done: Installed) -> bool:
     """The last look before torch gets the bytes (design section 9)."""
     try:
-        if artifact.key.endswith(kernels.PROBE_SUFFIX):
-            return artifact.data in (b"0", b"1")
+        if artifact.key.endswith(kernels.PROBE_SUFFIX) and artifact.data not in (b"0", b"1"):
+            raise CorruptError("the answer of a probe is 0 or 1")
         scan.check(artifact.kind, artifact.data)
     except CachekitError as exc:
         done.problems.append(f"{artifact.kind} {artifact.key} not installed: {exc.diagnostics()}")
@@ -97,10 +98,11 @@ def _is_harmless(artifact: Artifact, done: Installed) -> bool:
     return True
 
 
-def _skip(needed: Any, facts: Mapping[str, str], done: Installed) -> bool:
+def _skip(entry: Entry, facts: Mapping[str, str], done: Installed) -> bool:
     """Whether this host must not use an artifact; counts the reason."""
-    differences = unmet(needed, facts)
+    differences = unmet(entry.requires, facts)
     if differences:
+        done.damaged.add(entry.identity.id)
         reason = ", ".join(
             f"{d.name} {d.wanted} is required, here {d.found or 'unknown'}" for d in differences
         )

@@ -27,8 +27,6 @@ from cachekit.bundle import (
 from cachekit.identity import Fingerprint
 from cachekit.runtime.recorder import Window
 
-_DROPPED = frozenset({"pgo", "precompile"})
-
 
 @dataclass(frozen=True)
 class Pending:
@@ -83,6 +81,7 @@ class Profile:
         self.bundle = bundle
         self._cpp = requires(cpp_requirements)
         self._lock = threading.RLock()
+        self._to_offer_again = frozenset(damaged)
         self._known: set[str] = set()
         self._kept: set[str] = set()
         self._kept_kernels: set[str] = set()
@@ -92,19 +91,22 @@ class Profile:
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
         self._new_shapes: dict[Shape, set[str]] = {}
         if bundle is not None:
+            if offer_all:
+                self._to_offer_again = frozenset(entry.identity.id for entry in bundle.entries)
             self.adopt(bundle)
-            self._kept -= self._known if offer_all else set(damaged)
 
     def adopt(self, bundle: Bundle) -> None:
-        """Make ``bundle`` what is already kept: what it holds is no longer new."""
+        """Make ``bundle`` what is already kept: what it holds is no longer new, unless it is to be offered again."""
         with self._lock:
             self.bundle = bundle
             for entry in bundle.entries:
-                self._known.add(entry.identity.id)
-                self._kept.add(entry.identity.id)
-                if entry.kind == "kernel":
-                    self._kept_kernels.add(entry.key)
-                elif entry.kind == "inductor":
+                identity = entry.identity.id
+                self._known.add(identity)
+                if identity not in self._to_offer_again:  # another host's kernel has the same path as ours
+                    self._kept.add(identity)
+                    if entry.kind == "kernel":
+                        self._kept_kernels.add(entry.key)
+                if entry.kind == "inductor":
                     self._requires.setdefault(entry.key, entry.requires)
 
     def absorb(self, window: Window) -> Needs:
