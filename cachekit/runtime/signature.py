@@ -27,7 +27,7 @@ def _key(value: Any, tensor: type) -> Any:
     if isinstance(value, (bool, int, float, str, type(None))):
         return (type(value), value)
     if isinstance(value, Mapping):
-        return tuple((name, _key(item, tensor)) for name, item in value.items())
+        return frozenset([(name, _key(item, tensor)) for name, item in value.items()])  # in any order
     if isinstance(value, (list, tuple)):
         return tuple([_key(item, tensor) for item in value])
     return type(value)
@@ -36,9 +36,13 @@ def _key(value: Any, tensor: type) -> Any:
 def _layout(value: Any) -> tuple[Any, Any]:
     """Sizes and strides; sparse and nested tensors, which have no strides or sizes, go by what they are."""
     try:
-        return value.shape, value.stride()
+        if not getattr(
+            value, "is_nested", False
+        ):  # a jagged one's sizes are no numbers, and others each time
+            return value.shape, value.stride()
     except (RuntimeError, NotImplementedError):
-        return (str(value.layout),), ()
+        pass
+    return (str(value.layout),), ()
 
 
 def call_signature(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type, *, module: str) -> str:
