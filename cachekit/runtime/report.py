@@ -46,10 +46,8 @@ class Report:
 
     @property
     def saved_s(self) -> float:
-        """Seconds saved against the recorded cold compile; 0 until a covered shape ran."""
-        return (
-            max(0.0, self.cold_s - self.load_s - self.covered_calls_s) if self.effective is not None else 0.0
-        )
+        """Seconds saved against the recorded cold compile; 0 unless it is ``effective``."""
+        return max(0.0, self.cold_s - self.load_s - self.covered_calls_s) if self.effective else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
