@@ -60,9 +60,9 @@ def attach(
             f"attach needs a diffusers pipeline or a torch.nn.Module, not {type(target).__name__}"
         )
     chosen: Target = DiffusersTarget(target) if is_pipeline(target) else ModuleTarget(target)
-    _close_earlier(chosen)
     reason, settings = _settings(settings, mode=mode, dir=dir, save=save)
     plan = _plan(chosen, plan)
+    _close_earlier(chosen)
     session = Session(
         settings,
         plan,

@@ -90,9 +90,8 @@ class Session:
         """Find, verify, install. Never raises: on any failure the session is disabled and says why."""
         with self._shielded():
             self._folder = shared.enter(self.settings.process_root)
-            release = weakref.finalize(
-                self, shared.leave
-            )  # also if the engine drops the pipeline without closing
+            # Also if the engine drops the pipeline without closing.
+            release = weakref.finalize(self, _leave, self._pid)
             release.atexit = False
             self._undo.callback(release)
             self._library = Library(self.settings)
@@ -103,6 +102,8 @@ class Session:
                 )
             self.state = "warm" if self._facts.installed else "recording"
             _close_at_exit(self)
+        if not self._live():
+            self._undo.close()  # the engine compiles into its own folder, as it would have without us
 
     def disable(self, reason: str) -> None:
         """Go on without a cache, compiled as planned."""
@@ -472,6 +473,11 @@ class Session:
     def __repr__(self) -> str:
         fingerprint = self._profile.fingerprint.id[:12] if self._profile else "unbound"
         return f"<cachekit.Session {self.state} {fingerprint}>"
+
+
+def _leave(pid: int) -> None:
+    if os.getpid() == pid:  # what a forked child drops is its parent's
+        shared.leave()
 
 
 def _closed() -> Fingerprint:
