@@ -167,7 +167,8 @@ def test_an_uncovered_shape_makes_a_warm_session_dirty(start: Start) -> None:
     second = run(start, 4, 6).report()
     third = run(start, 4, 6).report()
 
-    assert second.saved_generations == (2,)
+    assert second.misses["inductor"] == 1
+    assert second.saved_generations
     assert third.misses == {}
     assert third.shapes == ("4x8x1", "6x8x1")
 
