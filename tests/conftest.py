@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from hypothesis import HealthCheck, settings
 
 # Each of these changes what is compiled, where it is kept, or where a hub library looks.
 _CLEANED = ("CACHEKIT_", "TORCHINDUCTOR_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "XDG_", "HF_")
+# torch hashes precompiled headers with a program that a machine with g++ need not have, and fails without it.
+_HEADERS = {} if shutil.which("openssl") else {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 _SOCKET_EVENTS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _LOOKUP_EVENTS = ("socket.getaddrinfo", "socket.gethostbyname")
@@ -95,7 +98,7 @@ def _clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home.mkdir()
     scratch.mkdir()
     wanted = {name: value for name, value in before.items() if not name.startswith(_CLEANED)}
-    _set_environment(wanted | _OFFLINE | {"HOME": str(home), "TMPDIR": str(scratch)})
+    _set_environment(wanted | _OFFLINE | _HEADERS | {"HOME": str(home), "TMPDIR": str(scratch)})
     tempfile.tempdir = None
     yield scratch
     _set_environment(before)

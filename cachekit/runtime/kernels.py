@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -67,6 +68,8 @@ def _lazy_header(original: Any) -> Any:
         library: Path | None = getattr(_main_source, "library", None)
         if library is not None and library.exists():
             return None  # nothing is going to be compiled: a header would cost a compiler run for nothing
+        if shutil.which("openssl") is None:
+            return None  # torch hashes the header with that program, and fails without it
         return original(*args, **kwargs)
 
     return precompile_header
