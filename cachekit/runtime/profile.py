@@ -42,6 +42,9 @@ class Pending:
         return bool(self.artifacts or self.kernel_paths or self.units or self.shapes)
 
 
+_NOTHING = Pending((), frozenset(), (), ())
+
+
 @dataclass
 class Needs:
     """What one graph or call used. ``graphs`` and ``tuned`` are artifact identities, ``kernels`` paths.
@@ -90,6 +93,7 @@ class Profile:
         self._new_kernels: set[str] = set()
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
         self._new_shapes: dict[Shape, set[str]] = {}
+        self._in_save = _NOTHING
         if bundle is not None:
             if offer_all:
                 self._to_offer_again = frozenset(entry.identity.id for entry in bundle.entries)
@@ -99,6 +103,7 @@ class Profile:
         """Make ``bundle`` what is already kept: what it holds is no longer new, unless it is to be offered again."""
         with self._lock:
             self.bundle = bundle
+            self._in_save = _NOTHING
             for entry in bundle.entries:
                 identity = entry.identity.id
                 self._known.add(identity)
@@ -159,7 +164,8 @@ class Profile:
         """Every unit of the bundle and of this session, by id."""
         with self._lock:
             kept = {unit.id: unit for unit in self.bundle.coverage.units} if self.bundle else {}
-            return kept | {unit.id: unit for unit, _ in self._new_units.values()}
+            added = (*self._in_save.units, *self._new_units.values())
+            return {unit.id: unit for unit, _ in added} | kept
 
     def add_shape(self, shape: Shape, unit_ids: Iterable[str]) -> None:
         """A labelled shape ran with these units. Rows are alternatives, so a new one names all that the shape ran."""
@@ -167,8 +173,7 @@ class Profile:
             ran = self._new_shapes.get(shape, set()) | set(unit_ids)
             if not ran:
                 return  # nothing was compiled for it: a row without units would claim that it is covered
-            rows = self.bundle.coverage.shapes if self.bundle else ()
-            if not any(row.shape == shape and ran <= set(row.unit_ids) for row in rows):
+            if not any(row.shape == shape and ran <= set(row.unit_ids) for row in self._rows()):
                 self._new_shapes[shape] = ran
 
     @property
@@ -195,11 +200,13 @@ class Profile:
             self._new, self._new_kernels, self._new_units, self._new_shapes = {}, set(), {}, {}
             self._kept |= {artifact.identity.id for artifact in pending.artifacts}
             self._kept_kernels |= pending.kernel_paths
+            self._in_save = pending
         return pending
 
     def give_back(self, pending: Pending) -> None:
         """A save failed: what it took is new again."""
         with self._lock:
+            self._in_save = _NOTHING
             for artifact in pending.artifacts:
                 self._new.setdefault(artifact.identity.id, artifact)
                 self._kept.discard(artifact.identity.id)
@@ -213,8 +220,11 @@ class Profile:
     def shapes(self) -> list[Shape]:
         """Shapes of the bundle and of this session, sorted."""
         with self._lock:
-            kept = [row.shape for row in self.bundle.coverage.shapes] if self.bundle else []
-            return sorted(set(kept) | set(self._new_shapes))
+            return sorted({row.shape for row in self._rows()} | self._new_shapes.keys())
+
+    def _rows(self) -> tuple[ShapeRow, ...]:
+        """Of the bundle, and of a save in progress."""
+        return (*(self.bundle.coverage.shapes if self.bundle else ()), *self._in_save.shapes)
 
 
 def coverage_of(pending: Pending, kernel_ids: Mapping[str, str], probe_ids: Iterable[str]) -> Coverage:

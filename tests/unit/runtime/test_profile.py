@@ -278,6 +278,23 @@ def test_what_was_taken_is_not_taken_again(artifacts: Artifacts) -> None:
     assert not known.dirty
 
 
+def test_what_is_being_saved_is_still_known() -> None:
+    """While a save is in progress its units keep their cold seconds and its shapes are covered."""
+    known = profile()
+    cold = unit("one", needs=["inductor:1"], seconds=80.0)
+    known.add_unit(cold, [])
+    known.add_shape(Shape(8, 8, 1), [cold.id])
+    known.take()
+
+    known.add_unit(replace(cold, seconds=0.5), [])
+    known.add_shape(Shape(8, 8, 1), [cold.id])
+
+    assert known.known_units() == {cold.id: cold}
+    assert known.unit_for(Needs(graphs={"inductor:1"})) == cold
+    assert known.shapes() == [Shape(8, 8, 1)]
+    assert not known.unsaved
+
+
 def test_an_adopted_bundle_is_what_is_kept(artifacts: Artifacts) -> None:
     """What others published in the same generation is no longer new either."""
     known = profile()
