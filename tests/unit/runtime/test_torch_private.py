@@ -356,6 +356,13 @@ def test_placeholders_are_named_by_their_source(seen: Seen) -> None:
     assert found["L['self']._parameters['weight']"].shape == (8, 8)
 
 
+def test_placeholders_without_a_source_go_by_their_name() -> None:
+    """A graph that Dynamo did not make says less, and nothing is raised."""
+    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+
+    assert torch_private.placeholders(graph) == [("x", None)]
+
+
 def test_shape_guards_are_expressions_over_ranged_symbols(seen: Seen) -> None:
     """Within the backend the compile's guards and the ranges of its symbols can be read."""
     found = dict(seen.placeholders)
