@@ -48,7 +48,7 @@ class Saver:
                     return
             try:
                 self._work()
-            except Exception:  # an error of ours: the next request must still find a thread, and nobody may hang
+            except Exception:  # the next request must still find a thread, and nobody may hang
                 log.exception("cachekit could not save")
             with self._change:
                 self._done = ticket
