@@ -7,7 +7,6 @@ import errno
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def host(monkeypatch: pytest.MonkeyPatch, no_answers: dict[str, bool]) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, no_answers: dict[str, bool]) -> Iterator[list[str]]:
+def asked(monkeypatch: pytest.MonkeyPatch, no_answers: dict[str, bool]) -> list[str]:
     """The same host; tells what it was asked."""
     told: list[str] = []
     monkeypatch.setattr(kernels, "host_requirements", lambda: told.append("host") or MACHINE)
