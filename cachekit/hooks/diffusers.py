@@ -97,7 +97,8 @@ def _latents(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _scale(pipe: Any) -> int:
-    return int(getattr(pipe, "vae_scale_factor", 8))
+    named = (getattr(pipe, name, None) for name in ("vae_scale_factor", "vae_scale_factor_spatial"))
+    return next((int(scale) for scale in named if scale), 8)
 
 
 def _guided_in_one_batch(pipe: Any) -> bool:

@@ -112,7 +112,8 @@ def _describe(record: Graph, names: list[tuple[str, Any]]) -> None:
     import torch
 
     guards, ranges = torch_private.shape_guards()
-    signature = graph_signature(names, guards, torch.Tensor)
+    fixed = {name: low for name, (low, high) in ranges.items() if low == high}
+    signature = graph_signature(names, guards, torch.Tensor, fixed=fixed)
     record.signature = signature
     record.ranges = {signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols}
 

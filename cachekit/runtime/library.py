@@ -6,6 +6,7 @@ everything that writes runs on the saver's thread.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from cachekit.settings import Settings
 
 if TYPE_CHECKING:
     from cachekit.store.publish import Published
+
+log = logging.getLogger("cachekit")
 
 MAX_TOLD = 6
 MAX_TOLD_LENGTH = 120
@@ -56,8 +59,16 @@ class Library:
         return f"{subject}; nearest is {other.id[:12]}, which differs in {_told(differences)}"
 
     def _nearest(self, fingerprint: Fingerprint) -> tuple[Fingerprint, tuple[Difference, ...]] | None:
-        stored = (self.store.read_profile(fid) for fid in self.store.profiles() if fid != fingerprint.id)
-        return nearest(fingerprint, [Fingerprint.from_json(data) for data in stored if data is not None])
+        others = []
+        for fid in self.store.profiles():
+            if fid == fingerprint.id:
+                continue
+            try:
+                data = self.store.read_profile(fid)
+                others += [] if data is None else [Fingerprint.from_json(data)]
+            except CachekitError:
+                log.debug("profile %s cannot be read", fid, exc_info=True)
+        return nearest(fingerprint, others)
 
     def publish(self, fingerprint: Fingerprint, pending: Pending, folder: PrivateFolder) -> Published:
         """Publish what a session adds. Raises CachekitError; then nothing was committed."""

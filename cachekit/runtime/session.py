@@ -231,12 +231,19 @@ class Session:
                 if context.ran is not None or context.compiled or self.recording.waiting:
                     self._register(context, lambda: call_signature(args, kwargs, tensor, module=name))
                 if self._generations.is_new(context.key):
-                    alone = self._generations.add(context.key, self._label(name, args, kwargs))
+                    alone = self._generations.add(context.key, self._shape(name, args, kwargs))
                     if alone:
                         self.generation_finished()
             return result
 
         return run
+
+    def _shape(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shape | None:
+        try:
+            return self._label(name, args, kwargs)
+        except Exception as exc:  # a label is for people: without one the call is covered all the same
+            self._facts.note(f"no label for a shape: {type(exc).__name__}: {exc}")
+            return None
 
     def _context(self, key: Hashable) -> Call:
         """What to watch in a call: all of it the first time its key is seen."""

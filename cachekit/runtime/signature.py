@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,17 @@ class GraphSignature:
     """torch's name of each symbol -> its name in the text."""
 
 
-def graph_signature(inputs: Sequence[tuple[str, Any]], guards: Sequence[str], tensor: type) -> GraphSignature:
-    """The signature of a graph with these (source, value) inputs; a size that may vary is a symbol or expression."""
+def graph_signature(
+    inputs: Sequence[tuple[str, Any]],
+    guards: Sequence[str],
+    tensor: type,
+    *,
+    fixed: Mapping[str, int] | None = None,
+) -> GraphSignature:
+    """The signature of a graph with these (source, value) inputs; a size that may vary is a symbol or expression.
+
+    ``fixed`` has the symbols that were specialised, whose values the inputs show already.
+    """
     names: dict[str, str] = {}
 
     def size(n: Any) -> Any:
@@ -106,7 +115,7 @@ def graph_signature(inputs: Sequence[tuple[str, Any]], guards: Sequence[str], te
                 lifted.append(leaf)
             else:
                 kept.setdefault(source, leaf)
-    used = sorted({_renamed(guard, names) for guard in guards if _symbols(guard) <= names.keys()})
+    used = sorted({_renamed(guard, names) for guard in _deciding(guards, names, fixed or {})})
     weights = hashlib.sha256(_text(lifted).encode()).hexdigest()
     return GraphSignature(
         _text({"inputs": kept, "weights": weights}), " and ".join(f"({guard})" for guard in used), names
@@ -115,6 +124,20 @@ def graph_signature(inputs: Sequence[tuple[str, Any]], guards: Sequence[str], te
 
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 """``s77`` is a size, ``zf9`` a float that a module holds, ``u0`` a value known only at run time."""
+
+
+def _deciding(guards: Sequence[str], shown: Collection[str], fixed: Mapping[str, int]) -> list[str]:
+    """The guards that a call's sizes must be checked against, with specialised symbols as numbers.
+
+    One over a size that no input shows stays, unbound: what cannot be decided is not covered. One over nothing but
+    numbers and the floats that a module holds (``zf9``), which the fingerprint fixes, goes.
+    """
+    found = []
+    for guard in guards:
+        unknown = _symbols(guard) - fixed.keys() - set(shown)
+        if any(not name.startswith("zf") for name in unknown) or _symbols(guard) & set(shown):
+            found.append(_SYMBOL.sub(lambda m: str(fixed.get(m.group(), m.group())), guard))
+    return found
 
 
 def _symbols(expression: str) -> set[str]:

@@ -411,7 +411,18 @@ def test_a_bundle_that_cannot_be_used_is_a_cold_start(start: Start, tmp_path: Pa
     assert run(start, 4).report().misses == {}
 
 
-@pytest.mark.parametrize("broken", ["identify", "label", "absorb"])
+def test_a_label_that_fails_is_a_shape_without_a_name(start: Start) -> None:
+    """Labels are for people: without one the call is recorded all the same, and the report says why."""
+    module = Product()
+    made = start(module, label=fail)
+
+    assert call(module, 4).sum() == 128
+
+    assert made.state == "dirty"
+    assert any("no label for a shape: ZeroDivisionError" in reason for reason in made.report().reasons)
+
+
+@pytest.mark.parametrize("broken", ["identify", "absorb"])
 def test_what_fails_in_a_call_disables_and_the_call_goes_on(
     start: Start, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -421,7 +432,6 @@ def test_what_fails_in_a_call_disables_and_the_call_goes_on(
     made = start(
         module,
         identify=(lambda: next(asked, None) or fail()) if broken == "identify" else lambda: FINGERPRINT,
-        label=fail if broken == "label" else None,
     )
     if broken == "absorb":
         monkeypatch.setattr("cachekit.runtime.profile.guards_of", fail)
