@@ -20,6 +20,9 @@ from hypothesis import HealthCheck, settings
 
 # Each of these changes what is compiled, where it is kept, or where a hub library looks.
 _CLEANED = ("CACHEKIT_", "TORCHINDUCTOR_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "XDG_", "HF_")
+# torch reads this one when it is imported, and sets itself up otherwise where it finds it.
+os.environ.pop("CI", None)
+
 # torch hashes precompiled headers with a program that a machine with g++ need not have, and fails without it.
 _HEADERS = {} if shutil.which("openssl") else {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}

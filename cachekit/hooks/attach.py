@@ -17,7 +17,7 @@ from cachekit.hooks.module import ModuleTarget
 from cachekit.identity import Plan, fingerprint, host_requirements
 from cachekit.runtime import torch_private
 from cachekit.runtime.session import Session
-from cachekit.settings import Settings
+from cachekit.settings import PREFIX, Settings
 
 log = logging.getLogger("cachekit")
 
@@ -62,6 +62,8 @@ def attach(
     chosen: Target = DiffusersTarget(target) if is_pipeline(target) else ModuleTarget(target)
     reason, settings = _settings(settings, mode=mode, dir=dir, save=save)
     plan = _plan(chosen, plan)
+    if plan.scope != "caller":  # what torch refuses is refused here, not in the first generation
+        torch_private.inductor_settings(mode=plan.mode, options=dict(plan.options), dynamic=plan.dynamic)
     _close_earlier(chosen)
     session = Session(
         settings,
@@ -70,9 +72,11 @@ def attach(
         cpp_requirements=lambda: host_requirements(plan),
         label=chosen.label,
     )
-    reason = reason or _unsupported() or ("CACHEKIT_MODE=off" if settings.mode == "off" else None)
+    reason = reason or _unsupported()
     if reason:
         session.disable(reason)
+    elif settings.mode == "off":
+        session.disable("CACHEKIT_MODE=off", level=logging.INFO)
     else:
         session.bind()
     _start(session, chosen, plan)
@@ -85,7 +89,8 @@ def _start(session: Session, target: Target, plan: Plan) -> None:
         live = session.state != "disabled"
         for name, module in target.denoisers():
             inner = torch_private.original_module(module)
-            compile_denoiser(inner, plan, session.backend() if live else None, session.undo)
+            backend = session.backend() if live or session.settings.mode == "strict" else None
+            compile_denoiser(inner, plan, backend, session.undo)
             _attached[module] = weakref.ref(session)
             if live:
                 _observe(session, name, module)
@@ -128,19 +133,24 @@ def _plan(target: Target, plan: Plan | None) -> Plan:
 
 
 def _settings(given: Settings | None, **overrides: Any) -> tuple[str | None, Settings]:
-    """The settings to use, and why the session must be disabled if the environment's are wrong."""
-    chosen = {name: value for name, value in overrides.items() if value is not None}
-    if "dir" in chosen:
-        chosen["dir"] = Path(chosen["dir"]).absolute()
+    """The settings to use, and why the session must be disabled if the environment's are wrong.
+
+    Raises ConfigurationError where an argument is wrong.
+    """
+    chosen = {name: os.fspath(value) for name, value in overrides.items() if value is not None}
     if given is not None:
+        if "dir" in chosen:
+            chosen["dir"] = Path(chosen["dir"]).expanduser().absolute()
         return None, dataclasses.replace(given, **chosen)
+    arguments = {f"{PREFIX}{name.upper()}": value for name, value in chosen.items()}
+    Settings.from_env({**arguments, "HOME": os.environ.get("HOME", os.sep)})  # the caller's mistakes raise
     try:
-        settings = Settings.from_env()
+        settings = Settings.from_env({**os.environ, **arguments})
     except CachekitError as exc:
         return exc.diagnostics(), Settings(dir=Path(os.sep), mode="off")
     if settings.unknown:
         log.warning("cachekit does not know %s", ", ".join(settings.unknown))
-    return None, dataclasses.replace(settings, **chosen)
+    return None, settings
 
 
 def _unsupported() -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 from cachekit.identity import Plan
 from cachekit.identity.pipeline import repeated_blocks
 from cachekit.runtime import torch_private
+from cachekit.runtime.process import RECOMPILE_LIMIT
 
 Undo = Callable[..., None]
 
@@ -18,6 +19,8 @@ def compile_denoiser(module: Any, plan: Plan, backend: Any, undo: Undo) -> None:
     ``backend`` None compiles through plain Inductor. A plan whose caller compiles by itself changes nothing.
     """
     arguments: dict[str, Any] = {"dynamic": plan.dynamic, "fullgraph": plan.fullgraph}
+    if torch_private.takes_recompile_limit():
+        arguments["recompile_limit"] = RECOMPILE_LIMIT
     if backend is None:
         arguments |= {"mode": plan.mode} if plan.mode else {"options": dict(plan.options) or None}
     else:

@@ -74,9 +74,8 @@ class SessionBackend:
     def __init__(
         self, host: Host, *, mode: str | None, options: dict[str, Any], dynamic: bool | None
     ) -> None:
-        self._weak_host = weakref.ref(
-            host
-        )  # Dynamo keeps the backend for ever; the session holds the pipeline
+        # Dynamo keeps the backend for ever, and the session holds the pipeline.
+        self._weak_host = weakref.ref(host)
         self._mode = mode
         self._options = options
         self._dynamic = dynamic
@@ -86,7 +85,7 @@ class SessionBackend:
         host = self._weak_host()
         profile = host.before_compile() if host is not None else None
         if host is None or profile is None:
-            return self._compile(graph, inputs, None)
+            return self._compile(graph, inputs, host.refuse_compile() if host is not None else None)
         dynamic = self._dynamic is not False
         names = _guarded(host, torch_private.placeholders, graph) if dynamic else None
         started = time.perf_counter()

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +24,8 @@ from cachekit.bundle import Artifact, Identity, requires
 from cachekit.errors import CachekitError, StoreError
 from cachekit.identity import host
 from cachekit.runtime import recorder, torch_private
+
+log = logging.getLogger("cachekit")
 
 PROBE_SUFFIX = ".isa"
 _SOURCE_SUFFIX = "main.cpp"
@@ -112,7 +116,8 @@ def _short(text: str) -> str:
 def collect(paths: Iterable[str], folder: Path) -> list[Artifact]:
     """Read the named kernels from the cache folder, with all that is known of the ISA probes.
 
-    Raises StoreError when a kernel cannot be read.
+    A kernel that the process compiled into another folder is read from where it was loaded. One that is nowhere is
+    left out with a warning: what needs it will be compiled again.
     """
     paths = sorted(paths)
     if not paths:
@@ -120,11 +125,30 @@ def collect(paths: Iterable[str], folder: Path) -> list[Artifact]:
     wanted = requires(kernel_requirements())
     found = []
     for path in paths:
-        try:
-            found.append(Artifact("kernel", path, (folder / path).read_bytes(), requires=wanted))
-        except OSError as exc:
-            raise StoreError(f"cannot read kernel {path}: {exc.strerror}") from exc
+        data = _read(folder / path) or _read(_loaded_from(path))
+        if data is None:
+            log.warning("kernel %s is not saved: its file is gone", path)
+        else:
+            found.append(Artifact("kernel", path, data, requires=wanted))
     return found + probe_answers()
+
+
+def _read(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path is not None else None
+    except OSError:
+        return None
+
+
+def _loaded_from(path: str) -> Path | None:
+    """The file that a kernel's extension module was loaded from; torch names the module ``<key>.<function>``."""
+    key = Path(path).name.partition(".")[0]
+    files = (
+        getattr(module, "__file__", None)
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{key}.")
+    )
+    return next((Path(file) for file in files if file), None)
 
 
 def probe_answers() -> list[Artifact]:

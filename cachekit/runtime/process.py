@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from cachekit.errors import StoreError
@@ -22,6 +23,9 @@ from cachekit.runtime import kernels, recorder, torch_private
 
 RECOMPILE_LIMIT = 64
 """Dynamo's own limit of 8 is too small for regional compiles: every block of every class shares one code object."""
+
+MIN_FREE_BYTES = 128 << 20
+"""Room for what one compile writes: a large U-Net's sources, kernels and artifacts took 105 MB."""
 
 _LOCK_NAME = ".lock"
 _NEW_LOCK_NAME = ".lock.new"
@@ -46,7 +50,7 @@ class PrivateFolder:
         except OSError as exc:
             name = errno.errorcode.get(exc.errno or 0, "?")
             raise StoreError(f"no private cache folder below {parent}: {exc.strerror} ({name})") from exc
-        atexit.register(self._remove)
+        atexit.register(self.remove)
 
     @property
     def inductor(self) -> Path:
@@ -58,9 +62,27 @@ class PrivateFolder:
         """What ``TRITON_CACHE_DIR`` names."""
         return self.path / "triton"
 
-    def _remove(self) -> None:
-        if os.getpid() == self.pid:  # a forked child inherits the handler, not the folder
+    def remove(self) -> None:
+        """Remove the folder, unless this is a forked child of the process that it belongs to."""
+        if os.getpid() == self.pid:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _first_with_room(parents: Sequence[Path]) -> PrivateFolder:
+    """A compile that cannot write its files fails in the engine's call: better another place than a full one."""
+    reasons = []
+    for parent in parents:
+        try:
+            folder = PrivateFolder(parent)
+            free = shutil.disk_usage(folder.path).free
+        except (StoreError, OSError) as exc:
+            reasons.append(str(exc))
+            continue
+        if free >= MIN_FREE_BYTES:
+            return folder
+        folder.remove()
+        reasons.append(f"only {free >> 20} MiB are free below {parent}")
+    raise StoreError("; ".join(reasons))
 
 
 def _remove_dead(parent: Path) -> None:
@@ -88,16 +110,16 @@ class SharedState:
         self._undo = contextlib.ExitStack()
         self._folder: PrivateFolder | None = None
 
-    def enter(self, parent: Path) -> PrivateFolder:
-        """Set up on the first call, count on later ones; ``parent`` matters only to the first.
+    def enter(self, *parents: Path) -> PrivateFolder:
+        """Set up on the first call, count on later ones; the folder is made below the first parent that has room.
 
         Raises StoreError or UnsupportedError, leaving everything as it was.
         """
         with self._lock:
             if self._folder is None:
-                self._folder = PrivateFolder(parent)
+                self._folder = _first_with_room(parents)
             elif self._folder.pid != os.getpid():  # a forked child: its parent's sessions never leave in it
-                self._folder, self._users = PrivateFolder(parent), 0
+                self._folder, self._users = _first_with_room(parents), 0
                 self._undo.close()
             if self._users == 0:
                 with contextlib.ExitStack() as stack:

@@ -14,10 +14,12 @@ import atexit
 import contextlib
 import logging
 import os
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cachekit.bundle import Bundle, Shape
@@ -89,7 +91,8 @@ class Session:
     def bind(self) -> None:
         """Find, verify, install. Never raises: on any failure the session is disabled and says why."""
         with self._shielded():
-            self._folder = shared.enter(self.settings.process_root)
+            elsewhere = Path(tempfile.gettempdir()) / f"cachekit-{os.getuid()}"
+            self._folder = shared.enter(self.settings.process_root, elsewhere)
             # Also if the engine drops the pipeline without closing.
             release = weakref.finalize(self, _leave, self._pid)
             release.atexit = False
@@ -105,12 +108,12 @@ class Session:
         if not self._live():
             self._undo.close()  # the engine compiles into its own folder, as it would have without us
 
-    def disable(self, reason: str) -> None:
-        """Go on without a cache, compiled as planned."""
+    def disable(self, reason: str, *, level: int = logging.WARNING) -> None:
+        """Go on without a cache, compiled as planned; ``level`` is the log's."""
         if self.state not in ("disabled", "closed"):
             self.state = "disabled"
             self._facts.note(reason)
-            log.warning("cachekit is disabled for this pipeline: %s", reason)
+            log.log(level, "cachekit is disabled for this pipeline: %s", reason)
 
     def undo(self, function: Callable[..., Any], *args: Any) -> None:
         """Have a change put back on close; the last one first."""
@@ -205,7 +208,7 @@ class Session:
 
     def refuse_compile(self) -> Callable[[], None] | None:
         """What raises where something would be compiled; in strict mode only."""
-        return self._raise_strict if self.settings.mode == "strict" and self._live() else None
+        return self._raise_strict if self.settings.mode == "strict" and self.state != "closed" else None
 
     def _raise_strict(self) -> None:
         why = "; ".join(self._reasons()) or "the bundle does not cover this call"

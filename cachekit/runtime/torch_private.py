@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from cachekit.errors import UnsupportedError
+from cachekit.errors import ConfigurationError, UnsupportedError
 
 
 def _need(module: str, *names: str) -> Any:
@@ -61,18 +62,36 @@ def load_artifacts(data: bytes) -> int | None:
     return None if info is None else sum(len(keys) for keys in info.artifacts.values())
 
 
+def inductor_settings(
+    *, mode: str | None, options: Mapping[str, Any], dynamic: bool | None
+) -> dict[str, Any]:
+    """What a mode or options mean to Inductor, by the names of its configuration.
+
+    Raises:
+        ConfigurationError: torch does not know an option, or its value has another type.
+    """
+    wrapper = _need("torch", "_TorchCompileInductorWrapper")
+    try:
+        return dict(wrapper(mode, dict(options), dynamic).config)
+    except (RuntimeError, TypeError) as exc:
+        raise ConfigurationError(f"torch refuses the plan's mode or options: {exc}") from exc
+
+
 def compile_inductor(
     graph: Any, inputs: Sequence[Any], *, mode: str | None, options: Mapping[str, Any], dynamic: bool | None
 ) -> Callable[..., Any]:
     """What ``torch.compile(backend="inductor")`` does with one graph, without its equality across sessions."""
-    patches: dict[str, Any] = {}
-    if mode and mode != "default":
-        patches |= _need("torch._inductor", "list_mode_options")(mode, dynamic)
-    patches |= dict(options)
     compiled: Callable[..., Any] = _need("torch._inductor.compile_fx", "compile_fx")(
-        graph, inputs, config_patches=patches
+        graph, inputs, config_patches=inductor_settings(mode=mode, options=options, dynamic=dynamic)
     )
     return compiled
+
+
+def takes_recompile_limit() -> bool:
+    """Whether ``torch.compile`` has a limit of its own; where it has, the configuration's holds in one thread only."""
+    import torch
+
+    return "recompile_limit" in inspect.signature(torch.compile).parameters
 
 
 def compile_counters() -> MutableMapping[str, MutableMapping[str, int]]:

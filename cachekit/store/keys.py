@@ -10,6 +10,7 @@ The key signs for this store only: nothing makes a fleet trust it. Signing and v
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from pathlib import Path
@@ -20,6 +21,8 @@ from cachekit.store import files
 
 if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey, SigningKey
+
+log = logging.getLogger(__name__)
 
 _MAX_PEM_BYTES = 64 * 1024
 _PRIVATE = "signing.pem"
@@ -43,15 +46,22 @@ def load_or_create(root: str | os.PathLike[str]) -> SigningKey:
 def trusted(root: str | os.PathLike[str]) -> dict[str, PublicKey]:
     """The trusted public keys by key id; none if no key was ever made or put there.
 
-    Raises `ConfigurationError` naming the file that holds no public key, `StoreError`.
+    A file that holds no public key is named in a warning and passed over. Raises `StoreError`.
     """
     folder = Path(root).absolute()
     if not files.check_private(folder) or not files.check_private(folder / _TRUSTED):
         return {}
-    found = [
-        _public(folder / _TRUSTED / name) for name in files.names(folder / _TRUSTED) if name.endswith(".pem")
-    ]
-    return {key.keyid: key for key in found}
+    found = {}
+    for name in files.names(folder / _TRUSTED):
+        if not name.endswith(".pem"):
+            continue
+        try:
+            key = _public(folder / _TRUSTED / name)
+        except ConfigurationError as exc:
+            log.warning("a key is passed over: %s", exc)  # one bad file must not lock everybody out
+            continue
+        found[key.keyid] = key
+    return found
 
 
 def trust(root: str | os.PathLike[str], key: PublicKey) -> Path:

@@ -403,7 +403,7 @@ def test_kind_without_a_scan_is_refused() -> None:
 
 
 _HARMLESS = re.compile(
-    r"(?:torch|triton|sympy|builtins|collections|inspect|enum|typing|typing_extensions|abc|types|contextlib|_thread)\b"
+    r"(?:torch|triton|sympy|builtins|collections|inspect|enum|typing|typing_extensions|abc|types|contextlib|_thread|gguf|diffusers\.quantizers\.gguf)\b"
 )
 
 

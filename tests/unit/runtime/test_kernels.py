@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,12 +124,30 @@ def test_without_kernels_nothing_is_asked_of_a_compiler(
     assert kernels.collect([], tmp_path) == []
 
 
-def test_a_kernel_that_vanished_is_a_store_error(
-    tmp_path: Path, host: dict[str, str], no_answers: dict[str, bool]
+def test_a_kernel_that_vanished_is_left_out_and_named(
+    tmp_path: Path, host: dict[str, str], no_answers: dict[str, bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names the kernel and why it cannot be read."""
-    with pytest.raises(StoreError, match=f"cannot read kernel {KERNEL}: No such file"):
-        kernels.collect([KERNEL], tmp_path)
+    """The others are saved all the same."""
+    other = f"aa/c{'b' * 51}.main.so"
+    kernels.write_libraries([Artifact("kernel", other, b"code")], tmp_path)
+
+    assert [found.key for found in kernels.collect([KERNEL, other], tmp_path)] == [other]
+    assert KERNEL in caplog.text
+
+
+def test_a_kernel_in_another_folder_is_read_from_where_it_was_loaded(
+    tmp_path: Path, host: dict[str, str], no_answers: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process compiled before attach lies in the engine's folder; torch knows the module by the key."""
+    library = tmp_path / "elsewhere.so"
+    library.write_bytes(b"code")
+    module = types.ModuleType("kernel")
+    module.__file__ = str(library)
+    monkeypatch.setitem(sys.modules, f"{Path(KERNEL).name.partition('.')[0]}.kernel", module)
+
+    (found,) = kernels.collect([KERNEL], tmp_path / "folder")
+
+    assert found.data == b"code"
 
 
 def test_identities_are_those_of_collected_kernels(

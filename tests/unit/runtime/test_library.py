@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cachekit.bundle import Artifact, Shape, ShapeRow
-from cachekit.errors import CorruptError, StoreError, TrustError
+from cachekit.errors import CorruptError, TrustError
 from cachekit.identity import Fingerprint
 from cachekit.manifest import Manifest
 from cachekit.runtime import kernels
@@ -156,16 +156,21 @@ def test_kernels_are_published_with_the_units_that_need_them(
     assert [set(found.needs) for found in again.bundle.coverage.units] == [identities, identities]
 
 
-def test_a_kernel_that_vanished_commits_nothing(
+def test_a_kernel_that_vanished_does_not_keep_the_rest_from_being_saved(
     books: Library, folder: PrivateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A save that cannot be whole is none."""
+    """One file that is gone costs that kernel, not the save."""
     monkeypatch.setattr(kernels, "kernel_requirements", lambda: COMMAND)
+    monkeypatch.setattr(kernels, "host_requirements", lambda: COMMAND)
+    kept = f"aa/c{'b' * 51}.main.so"
+    kernels.write_libraries([Artifact("kernel", kept, b"code")], folder.inductor)
 
-    with pytest.raises(StoreError, match=KERNEL):
-        books.publish(FINGERPRINT, pending(kernel_paths=frozenset({KERNEL})), folder)
+    books.publish(FINGERPRINT, pending(kernel_paths=frozenset({KERNEL, kept})), folder)
 
-    assert books.find(FINGERPRINT) is None
+    bundle = books.find(FINGERPRINT)
+    assert bundle is not None
+    assert kept in {entry.key for entry in bundle.entries}
+    assert KERNEL not in {entry.key for entry in bundle.entries}
 
 
 # --- explaining ----------------------------------------------------------------------------------------------------

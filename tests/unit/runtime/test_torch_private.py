@@ -390,8 +390,8 @@ DEGRADED: tuple[tuple[str, str, Callable[[], Any]], ...] = (
         lambda: torch_private.compile_inductor(None, (), mode=None, options={}, dynamic=None),
     ),
     (
-        "torch._inductor",
-        "list_mode_options",
+        "torch",
+        "_TorchCompileInductorWrapper",
         lambda: torch_private.compile_inductor(None, (), mode="max-autotune", options={}, dynamic=None),
     ),
     ("torch._inductor.codecache", "write", torch_private.code_cache),
