@@ -138,3 +138,58 @@ def test_copies_of_an_attached_module_are_plain_modules(process: Run) -> None:
 
     assert told["equal"] == [True, True]
     assert told["plain"] == [True, True]
+
+
+def test_the_recompile_limit_holds_in_every_thread(process: Run) -> None:
+    """Ten sizes compile in a thread that did not attach, although torch's own limit there is eight."""
+    told = process(
+        """
+        import threading
+        from torch._dynamo.utils import counters
+        module = Product()
+        session = cachekit.attach(module, plan=cachekit.Plan("cpu", dynamic=False, fullgraph=True), dir=store)
+        failures = []
+
+        def work():
+            try:
+                for rows in range(2, 12):
+                    call(module, rows, 8)
+            except BaseException as error:
+                failures.append(repr(error)[:300])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        tell(failures=failures, graphs=counters["stats"]["unique_graphs"])
+        """
+    )
+
+    assert told["failures"] == []
+    assert told["graphs"] == 10
+
+
+def test_a_kernel_compiled_before_attach_is_saved(process: Run) -> None:
+    """An engine that compiled the module itself before attach leaves a bundle that starts warm, kernels included."""
+    process(
+        """
+        module = Kernel()
+        module.compile(dynamic=False)
+        call(module, 4, 8)
+        session = cachekit.attach(module, dir=store)
+        call(module, 4, 8)
+        session.close()
+        tell(reasons=session.report().reasons)
+        """
+    )
+
+    told = process(
+        """
+        module = Kernel()
+        with cachekit.attach(module, dir=store) as session:
+            call(module, 4, 8)
+            tell(report=session.report().to_json())
+        """
+    )
+
+    assert told["report"]["misses"] == {}
+    assert told["report"]["hits"]["kernel"] == 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -349,3 +350,42 @@ def test_a_forked_child_starts_anew(tmp_path: Path, before: list[object]) -> Non
 
     assert told == "[True, True, True]"
     assert parents.inductor.is_dir()
+
+
+# --- where the folder is made --------------------------------------------------------------------------------------
+
+
+def test_a_full_folder_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compile that cannot write fails in the engine's call: the private folder goes where there is room."""
+    full, roomy = tmp_path / "full", tmp_path / "roomy"
+
+    def free(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=0 if full in path.parents else 1 << 40)
+
+    monkeypatch.setattr("cachekit.runtime.process.shutil.disk_usage", free)
+    shared = SharedState()
+
+    folder = shared.enter(full, roomy)
+    shared.leave()
+
+    assert folder.path.parent == roomy
+    assert list(full.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_passed_over(tmp_path: Path) -> None:
+    """A file in place of the folder, or a read-only one, does not disable the session."""
+    (tmp_path / "file").touch()
+    shared = SharedState()
+
+    folder = shared.enter(tmp_path / "file" / "process", tmp_path / "elsewhere")
+    shared.leave()
+
+    assert folder.path.parent == tmp_path / "elsewhere"
+
+
+def test_without_any_room_every_place_is_named(tmp_path: Path) -> None:
+    """The error says of each place why it would not do."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match=r"one.*ENOTDIR.*two.*ENOTDIR"):
+        SharedState().enter(tmp_path / "file" / "one", tmp_path / "file" / "two")
