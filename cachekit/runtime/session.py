@@ -373,9 +373,9 @@ class Session:
 
         Returns:
             Whether the save was started or, with ``wait``, ended in time; ``report()`` says what went wrong.
-            False in a mode that does not save, and where ``CACHEKIT_SAVE`` is ``never``.
+            False in a mode that does not save.
         """
-        if not self._live() or not self._saves:
+        if not self._live() or self.settings.mode not in ("auto", "on"):
             return False
         ticket = self._saver.request()
         return True if wait is False else self._saver.wait(ticket, None if wait is True else float(wait))
