@@ -60,7 +60,8 @@ VARIABLES: tuple[Variable, ...] = (
         "save",
         "auto",
         ", ".join(get_args(Save)),
-        "when a session saves: in the background as soon as there is something new, only at close, or only where `session.save()` is called (`never`)",
+        "when a session saves: in the background as soon as there is something new, only at close, "
+        "or only where `session.save()` is called (`never`)",
     ),
     Variable(
         "CACHEKIT_NAMESPACE",
