@@ -211,7 +211,9 @@ class Session:
         return self._raise_strict if self.settings.mode == "strict" and self.state != "closed" else None
 
     def _raise_strict(self) -> None:
-        why = "; ".join(self._reasons()) or "the bundle does not cover this call"
+        why = (
+            "the installed bundle does not cover it" if self._facts.installed else "; ".join(self._reasons())
+        )
         raise StrictMissError(f"CACHEKIT_MODE=strict, and this call would compile: {why}")
 
     # --- calls of the denoiser -------------------------------------------------------------------------------------
@@ -450,6 +452,8 @@ class Session:
         profile = self._profile
         if self._library is None or profile is None or self._facts.hits:
             return list(self._facts.reasons)
+        if profile.bundle is not None and not self._facts.inert:
+            return list(self._facts.reasons)  # nothing that it covers ran yet
         if profile.fingerprint.id not in self._nearest:
             self._nearest[profile.fingerprint.id] = self._library.explain(profile.fingerprint, profile.bundle)
         return [*self._facts.reasons, self._nearest[profile.fingerprint.id]]
