@@ -452,10 +452,13 @@ class Session:
         profile = self._profile
         if self._library is None or profile is None or self._facts.hits:
             return list(self._facts.reasons)
-        if profile.bundle is not None and not self._facts.inert:
-            return list(self._facts.reasons)  # nothing that it covers ran yet
+        if self._facts.installed and not self._facts.inert:
+            return list(self._facts.reasons)  # nothing that the bundle covers ran yet
         if profile.fingerprint.id not in self._nearest:
-            self._nearest[profile.fingerprint.id] = self._library.explain(profile.fingerprint, profile.bundle)
+            found = (
+                profile.bundle if self._facts.installed else None
+            )  # what this session saved explains nothing
+            self._nearest[profile.fingerprint.id] = self._library.explain(profile.fingerprint, found)
         return [*self._facts.reasons, self._nearest[profile.fingerprint.id]]
 
     # --- the end ---------------------------------------------------------------------------------------------------
