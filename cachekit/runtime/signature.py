@@ -35,13 +35,11 @@ def _key(value: Any, tensor: type) -> Any:
 
 def _layout(value: Any) -> tuple[Any, Any]:
     """Sizes and strides; sparse and nested tensors, which have no strides or sizes, go by what they are."""
-    try:
-        if not getattr(
-            value, "is_nested", False
-        ):  # a jagged one's sizes are no numbers, and others each time
+    if not getattr(value, "is_nested", False):  # a jagged one's sizes are no numbers, and others each time
+        try:
             return value.shape, value.stride()
-    except (RuntimeError, NotImplementedError):
-        pass
+        except (RuntimeError, NotImplementedError):
+            pass  # sparse: no strides to go by
     return (str(value.layout),), ()
 
 
