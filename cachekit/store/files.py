@@ -2,8 +2,10 @@
 
 Folders are made 0700 and files 0600. Files are opened without following links. A file appears complete or not at
 all: written beside its place under a temporary name, flushed to disk, renamed. Temporary names start with ``.tmp-``;
-listings skip everything that starts with a dot, so what a killed writer leaves is never read. Every `OSError` becomes
-a `StoreError` with the path and the errno's name; only a read may answer `NotFoundError`.
+listings skip everything that starts with a dot, so what a killed writer leaves is never read. A temporary file is
+locked while it is written: one whose lock can be taken is a left-over, whatever its age, and the next writer in its
+folder removes it. Every `OSError` becomes a `StoreError` with the path and the errno's name; only a read may answer
+`NotFoundError`.
 """
 
 from __future__ import annotations
@@ -18,19 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cachekit.errors import LimitError, NotFoundError, StoreError
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
+from cachekit.store import locks
 
 LOCK_TIMEOUT_S = 10.0
 """A head move holds the lock for milliseconds; whoever keeps it this long is stopped or on a dead disk."""
@@ -40,6 +30,8 @@ KEPT_IN_QUARANTINE = 16
 
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _POLL_S = 0.005
+_TEMPORARY = ".tmp-"
+_ATTEMPTS = 100
 
 
 def describe(exc: OSError) -> str:
@@ -151,20 +143,81 @@ def check_private(folder: Path) -> bool:
 def write(path: Path, data: bytes) -> None:
     """Put the bytes at ``path`` in one step, replacing what is there; durable when this returns."""
     make_folder(path.parent)
-    temporary = path.parent / f".tmp-{os.getpid()}-{os.urandom(8).hex()}"
+    remove_leftovers(path.parent)
     with writing(path):
+        descriptor, temporary = _new_temporary(path.parent)
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
+            try:
+                _write_all(descriptor, data)
                 os.fsync(descriptor)
-            temporary.replace(path)
+                if sys.platform != "win32":  # where an open file cannot be renamed
+                    temporary.replace(path)
+            finally:
+                locks.release(descriptor)
+            if sys.platform == "win32":
+                temporary.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to report
                 temporary.unlink()
             raise
         _flush_folder(path.parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _new_temporary(folder: Path) -> tuple[int, Path]:
+    """A new file, open for writing and locked."""
+    for _ in range(_ATTEMPTS):
+        path = folder / f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
+        try:
+            locks.take(descriptor)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, path
+        except locks.BUSY:
+            pass
+        except BaseException:
+            locks.release(descriptor)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        locks.release(descriptor)  # somebody took it for a left-over, between the opening and the lock
+    raise BlockingIOError(errno.EAGAIN, "temporary files are removed as soon as they are made")
+
+
+def leftovers(folder: Path, *, below: bool = False) -> list[Path]:
+    """Temporary files whose writer is gone, sorted; with ``below`` also those in all folders below.
+
+    What cannot be looked at is left out. Always empty on Windows, where such a file cannot be told.
+    """
+    found: list[Path] = []
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith(_TEMPORARY):
+                        if locks.is_free(Path(entry.path)):
+                            found.append(Path(entry.path))
+                    elif below and entry.is_dir(follow_symlinks=False):
+                        pending.append(Path(entry.path))
+        except OSError:
+            continue  # a left-over costs room and nothing else: no reason to fail
+    return sorted(found)
+
+
+def remove_leftovers(folder: Path, *, below: bool = False) -> int:
+    """Remove what `leftovers` finds; how many files that were. Never raises."""
+    removed = 0
+    for path in leftovers(folder, below=below):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            removed += 1
+    return removed
 
 
 def move_aside(path: Path, quarantine: Path) -> None:
@@ -194,14 +247,14 @@ def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         _lock(descriptor, path, time.monotonic() + timeout_s)
         yield
     finally:
-        os.close(descriptor)  # and with it the lock
+        locks.release(descriptor)
 
 
 def _lock(descriptor: int, path: Path, deadline: float) -> None:
     while True:
         try:
-            _try_lock(descriptor)
-        except (BlockingIOError, PermissionError) as exc:  # the latter on Windows
+            locks.take(descriptor)
+        except locks.BUSY as exc:
             if time.monotonic() >= deadline:
                 raise StoreError(f"cannot lock {path}: another process has held it for too long") from exc
             time.sleep(_POLL_S)
