@@ -35,6 +35,10 @@ from cachekit.bundle.coverage import merge as merge_coverage
 from cachekit.bundle.limits import INLINE_BYTES, INLINE_TOTAL_BYTES
 from cachekit.errors import ConfigurationError
 
+SCHEMA = 1
+"""Version of what a bundle can say. A new field, kind or rule raises it: an older release must notice that it cannot
+write what it does not know."""
+
 # Autotune candidates kept per key: a rule of the format, or two releases would merge to different bundles.
 CANDIDATES = 8
 
@@ -136,6 +140,7 @@ class Bundle:
     `entries` may be installed. `spare` may not: it holds withdrawn winners and autotune candidates that later merges
     need to decide by. `fingerprint` holds the whole components, `producers` facts such as the torch version (never a
     host, a user or a path), `cold` recorded cold seconds by name. `generation` and `parent` are the publisher's.
+    `schema` is that of the newest document it was read from: one above `SCHEMA` may say more than is here.
     """
 
     namespace: str
@@ -149,6 +154,7 @@ class Bundle:
     parent: str | None = None
     cold: Mapping[str, float] = field(default_factory=dict)
     spare: tuple[Entry, ...] = ()
+    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         reasons: dict[str, str] = {}
@@ -216,6 +222,7 @@ def merge(first: Bundle, second: Bundle) -> Bundle:
         parent=newest.parent,
         cold=_smallest(first.cold, second.cold, measured),
         spare=first.spare + second.spare,
+        schema=max(first.schema, second.schema),
     )
 
 

@@ -2,7 +2,8 @@
 
 Reading checks types, patterns, digests and limits of everything before a value is made of it. The signature is checked
 before (``signing.py``), by whoever fetched the bytes. A document names the oldest reader that understands it: a newer
-one is refused as such and never rewritten; unknown names in one that we may read are ignored.
+one is refused as such. One of a newer schema that we may read can be used, its unknown names ignored, but is never
+written again: they would be lost.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, TypeVar
 
 from cachekit.bundle import canonical
 from cachekit.bundle.artifact import KEY_PATTERNS, Reference, Requires, check_key, check_requires
-from cachekit.bundle.bundle import Bundle, Entry, Tombstone
+from cachekit.bundle.bundle import SCHEMA, Bundle, Entry, Tombstone
 from cachekit.bundle.coverage import Coverage, Range, Shape, ShapeRow, Unit
 from cachekit.bundle.limits import DEFAULT, Limits
 from cachekit.errors import ConfigurationError, CorruptError, LimitError, NewerSchemaError
 
-SCHEMA = 1
 MIN_READER = 1
+"""The oldest release, by its schema, that may use what is written here."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEED = re.compile(rf"(?:{'|'.join(KEY_PATTERNS)}):[0-9a-f]{{64}}")
@@ -37,7 +38,13 @@ def to_payload(bundle: Bundle) -> bytes:
 
     Raises:
         ConfigurationError: the fingerprint or the facts hold something that JSON cannot say.
+        NewerSchemaError: it was read from a document of a newer schema.
     """
+    if bundle.schema > SCHEMA:
+        raise NewerSchemaError(
+            f"the bundle has schema {bundle.schema}, and this release, which writes {SCHEMA}, would lose what it does "
+            "not know: upgrade cachekit to add to it"
+        )
     return canonical.dumps(
         {
             "schema": SCHEMA,
@@ -91,6 +98,7 @@ def from_payload(data: bytes, limits: Limits = DEFAULT) -> Bundle:
         parent=document.text("parent") if document.value("parent") is not None else None,
         cold={name: _seconds(value) for name, value in document.mapping("cold").items()},
         spare=spare,
+        schema=document.integer("schema"),
     )
 
 
@@ -141,7 +149,7 @@ class Fields:
             raise CorruptError(f"{self._place} has no valid schema")
         if oldest > schema:
             raise NewerSchemaError(
-                f"{self._place} needs a release that reads schema {oldest}; this one reads {schema}"
+                f"{self._place} needs a release that reads schema {oldest}; this one reads {schema}: upgrade cachekit"
             )
 
     def value(self, name: str) -> Any:

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from cachekit.errors import ConfigurationError, CorruptError
+from cachekit.errors import ConfigurationError, CorruptError, NewerSchemaError
 
 MAX_HEAD_BYTES = 4096
 """A head is about 100 bytes; anything beyond this is not one."""
@@ -76,17 +76,22 @@ class Head:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Head:
-        """Parse ``head.json``; raises `CorruptError` for anything else."""
+        """Parse ``head.json``; raises `NewerSchemaError` if it says more than we know, `CorruptError` otherwise."""
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as exc:
             raise CorruptError(f"head is not JSON: {exc}") from exc
-        if not isinstance(value, dict) or set(value) != {"digest", "generation"}:
-            raise CorruptError("head must have exactly the fields digest and generation")
+        if not isinstance(value, dict) or not {"digest", "generation"} <= value.keys():
+            raise CorruptError("head must have the fields digest and generation")
         generation, digest = value["generation"], value["digest"]
         if type(generation) is not int or type(digest) is not str:
             raise CorruptError("head must have an integer generation and a text digest")
-        return cls(generation, digest)
+        head, unknown = cls(generation, digest), sorted(value.keys() - {"digest", "generation"})
+        if unknown:
+            raise NewerSchemaError(
+                f"head says {', '.join(unknown)!r:.80}, unknown to this release: upgrade cachekit"
+            )
+        return head
 
 
 @runtime_checkable

@@ -18,7 +18,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cachekit.errors import ConfigurationError, ConflictError, CorruptError, NotFoundError
+from cachekit.errors import (
+    ConfigurationError,
+    ConflictError,
+    CorruptError,
+    NewerSchemaError,
+    NotFoundError,
+)
 from cachekit.store import files
 from cachekit.store.base import (
     MAX_DOCUMENT_BYTES,
@@ -63,12 +69,12 @@ class DirectoryStore:
     # -- heads ---------------------------------------------------------------------------------------------------------
 
     def read_head(self, fid: str) -> Head | None:
-        """The committed head, or None. Raises `CorruptError` if ``head.json`` cannot be parsed, `StoreError`."""
+        """The committed head, or None. Raises `CorruptError`, `NewerSchemaError`, `StoreError`."""
         try:
             return Head.from_bytes(files.read(self._head(fid), max_bytes=MAX_HEAD_BYTES))
         except NotFoundError:
             return None
-        except CorruptError as exc:
+        except (CorruptError, NewerSchemaError) as exc:
             raise type(exc)(f"{self._head(fid)}: {exc}") from exc
 
     def move_head(self, fid: str, expected: Head | None, new: Head) -> None:

@@ -43,14 +43,11 @@ def present(store: Store, fid: str, trusted: Mapping[str, PublicKey], *, limits:
     Raises `TrustError` and `NewerSchemaError` for a bundle that is whole but not ours to build upon, `LimitError`,
     `StoreError`.
     """
-    listed = 0
+    unreadable: CorruptError | None = None
     try:
         head = store.read_head(fid)
     except CorruptError as exc:
-        log.warning("the head of %s is damaged and put aside: %s", fid, exc)
-        listed = _highest(store, fid)
-        store.discard_head(fid)
-        head = None
+        listed, head, unreadable = _highest(store, fid), None, exc
     else:
         if head is None:
             return Present(None, None, None, 0)
@@ -63,6 +60,9 @@ def present(store: Store, fid: str, trusted: Mapping[str, PublicKey], *, limits:
         except (CorruptError, NotFoundError):
             listed = max(head.generation, _highest(store, fid))
     found = _newest_whole(store, fid, trusted, limits)
+    if unreadable is not None:  # only now: what is left may be a newer release's, and then nothing is touched
+        log.warning("the head of %s is damaged and put aside: %s", fid, unreadable)
+        store.discard_head(fid)
     if found is None:
         return Present(head, None, None, listed, damaged=True)
     older, bundle = found

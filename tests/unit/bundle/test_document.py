@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachekit.bundle import Bundle, Limits, canonical, complete, from_payload, to_payload
+from cachekit.bundle import Bundle, Limits, canonical, complete, from_payload, merge, to_payload
+from cachekit.bundle.bundle import SCHEMA
 from cachekit.bundle.document import coverage_from_json, coverage_json
 from cachekit.errors import CachekitError, ConfigurationError, CorruptError, LimitError, NewerSchemaError
 from tests.unit.bundle.strategies import FINGERPRINT, FINGERPRINT_ID, bundles, coverages
@@ -58,12 +59,26 @@ def test_form_is_canonical() -> None:
     assert b'"cold":{"first_call_s":80.0}' in payload
 
 
+def _of_a_later_release() -> bytes:
+    document = canonical.loads(to_payload(bundle(entry("inductor"))))
+    document |= {"schema": SCHEMA + 1, "signed_by": "them"}
+    document["artifacts"][0]["speed"] = 1
+    return canonical.dumps(document)
+
+
 def test_names_of_later_releases_are_ignored() -> None:
     """A later release may add to a document as long as it says that we may read it."""
-    document = canonical.loads(to_payload(bundle(entry("inductor"))))
-    document |= {"schema": 2, "signed_by": "them"}
-    document["artifacts"][0]["speed"] = 1
-    assert bundle(entry("inductor")) == from_payload(canonical.dumps(document))
+    found = from_payload(_of_a_later_release())
+    assert found == replace(bundle(entry("inductor")), schema=SCHEMA + 1)
+
+
+def test_what_a_later_release_added_is_never_dropped() -> None:
+    """Such a document cannot be written again, also not after a merge: its unknown names would be gone."""
+    found = from_payload(_of_a_later_release())
+
+    for changed in (found, merge(found, bundle(entry("autotune"))), merge(bundle(entry("autotune")), found)):
+        with pytest.raises(NewerSchemaError, match="upgrade cachekit"):
+            to_payload(changed)
 
 
 def test_newer_document_is_not_corrupt() -> None:
@@ -235,7 +250,7 @@ def test_any_change_gives_a_bundle_or_our_error(data: st.DataObject) -> None:
         target = inner
     target[name] = data.draw(_junk)
     try:
-        read = from_payload(canonical.dumps(document))
+        read = replace(from_payload(canonical.dumps(document)), schema=SCHEMA)
     except CachekitError:
         return
     assert read == from_payload(to_payload(read))
