@@ -70,7 +70,19 @@ VARIABLES: tuple[Variable, ...] = (
         "a-z, 0-9, '.', '_' and '-', starting with a letter or digit, at most 63 characters",
         "which part of the store is used; nothing is shared across namespaces",
     ),
+    Variable(
+        "CACHEKIT_MAX_SIZE",
+        "max_size",
+        "20 GiB",
+        "a size such as 10GiB, 500MB or 1048576 (bytes), or none for no limit",
+        "how much the store may hold; beyond it, the least valuable compiles go after a save",
+    ),
 )
+
+DEFAULT_MAX_SIZE = 20 * 2**30
+"""Bundles have megabytes to some hundreds of them: room for years of one machine, and no disk is full of it."""
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]i?b|b)?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +99,7 @@ class Settings:
     mode: Mode = "auto"
     save: Save = "auto"
     namespace: str = "local"
+    max_size: int | None = DEFAULT_MAX_SIZE
     unknown: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +110,8 @@ class Settings:
             raise ConfigurationError(_wrong("CACHEKIT_NAMESPACE", self.namespace))
         if not self.dir.is_absolute():
             raise ConfigurationError(f"CACHEKIT_DIR={str(self.dir)!r} is not an absolute path")
+        if self.max_size is not None and self.max_size < 1:
+            raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", str(self.max_size)))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -116,6 +131,7 @@ class Settings:
             mode=_choice("CACHEKIT_MODE", get("CACHEKIT_MODE", "auto").lower(), get_args(Mode)),
             save=_choice("CACHEKIT_SAVE", get("CACHEKIT_SAVE", "auto").lower(), get_args(Save)),
             namespace=get("CACHEKIT_NAMESPACE", "local"),
+            max_size=size(get("CACHEKIT_MAX_SIZE", str(DEFAULT_MAX_SIZE))),
             unknown=_unknown(environ),
         )
 
@@ -138,6 +154,25 @@ class Settings:
     def process_root(self) -> Path:
         """Parent of the private folders, one per process."""
         return self.dir / "process"
+
+
+def size(text: str) -> int | None:
+    """The bytes that a size such as ``10GiB``, ``500 MB`` or ``1048576`` means; None for ``none``.
+
+    Raises:
+        ConfigurationError: it is no size, or less than a byte.
+    """
+    if text.strip().lower() == "none":
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", text))
+    unit = (match[2] or "b").lower()
+    scale = (1024 if "i" in unit else 1000) ** "bkmgt".index(unit[0])
+    found = int(float(match[1]) * scale) if "." in match[1] else int(match[1]) * scale
+    if found < 1:
+        raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", text))
+    return found
 
 
 def _folder(environ: Mapping[str, str]) -> Path:

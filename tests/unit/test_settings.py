@@ -48,6 +48,10 @@ def test_every_save_policy_is_accepted(save: str) -> None:
         ("CACHEKIT_NAMESPACE", "../other", "starting with a letter or digit"),
         ("CACHEKIT_NAMESPACE", "Team", "a-z"),
         ("CACHEKIT_NAMESPACE", "a" * 64, "at most 63"),
+        ("CACHEKIT_MAX_SIZE", "10G", "10GiB, 500MB"),
+        ("CACHEKIT_MAX_SIZE", "lots", "none for no limit"),
+        ("CACHEKIT_MAX_SIZE", "0", "none for no limit"),
+        ("CACHEKIT_MAX_SIZE", "-1", "none for no limit"),
     ],
 )
 def test_wrong_value_is_refused_and_told_what_is_allowed(name: str, value: str, told: str) -> None:
@@ -60,6 +64,24 @@ def test_wrong_value_is_refused_and_told_what_is_allowed(name: str, value: str, 
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10GiB", 10 * 2**30),
+        ("500MB", 500_000_000),
+        ("1.5 tib", 3 * 2**39),
+        ("64kb", 64_000),
+        ("1048576", 2**20),
+        ("7 B", 7),
+        ("none", None),
+        ("", 20 * 2**30),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, found: int | None) -> None:
+    """Binary and decimal units mean what they say, a bare number bytes, and none no limit."""
+    assert Settings.from_env(HOME | {"CACHEKIT_MAX_SIZE": text}).max_size == found
+
+
 def test_values_given_in_code_are_checked_too() -> None:
     """Replacing a field goes through the same checks as the environment."""
     settings = Settings.from_env(HOME)
@@ -67,6 +89,8 @@ def test_values_given_in_code_are_checked_too() -> None:
     assert dataclasses.replace(settings, mode="off").mode == "off"
     with pytest.raises(ConfigurationError, match="CACHEKIT_MODE='never'"):
         dataclasses.replace(settings, mode="never")
+    with pytest.raises(ConfigurationError, match="CACHEKIT_MAX_SIZE='0'"):
+        dataclasses.replace(settings, max_size=0)
     with pytest.raises(ConfigurationError, match="not an absolute path"):
         Settings(dir=Path("relative"))
 
