@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cachekit.errors import ConfigurationError, ConflictError, CorruptError, LimitError, NotFoundError
+from cachekit.errors import (
+    ConfigurationError,
+    ConflictError,
+    CorruptError,
+    LimitError,
+    NewerSchemaError,
+    NotFoundError,
+)
 from cachekit.store.base import Head, Store
 
 if TYPE_CHECKING:
@@ -247,7 +254,6 @@ def test_a_document_over_its_size_is_refused(store: Store) -> None:
         b'{"digest": "%s", "generation": 0}' % (b"a" * 64),
         b'{"digest": "%s", "generation": true}' % (b"a" * 64),
         b'{"digest": "%s", "generation": 1.0}' % (b"a" * 64),
-        b'{"digest": "%s", "generation": 1, "more": 1}' % (b"a" * 64),
         b"[" * 100_000,
     ],
 )
@@ -266,6 +272,23 @@ def test_a_damaged_head_is_told_and_can_be_discarded(backend: Backend, damaged: 
     assert store.read_head(FID) is None
     store.move_head(FID, None, first)
     assert store.read_head(FID) == first
+
+
+def test_the_head_of_a_newer_release_is_told_and_stays(backend: Backend) -> None:
+    """A head that says more than this release knows is neither followed nor moved nor thrown away."""
+    store = backend.store
+    first = _commit(store, FID, b"one")
+    next_one = Head(2, store.write_generation(FID, 2, b"two"))
+    backend.spoil_head(FID, b'{"digest": "%s", "generation": 1, "more": 1}' % first.digest.encode())
+
+    for use in (
+        lambda: store.read_head(FID),
+        lambda: store.move_head(FID, first, next_one),
+        lambda: store.discard_head(FID),
+        lambda: store.read_head(FID),
+    ):
+        with pytest.raises(NewerSchemaError, match="more"):
+            use()
 
 
 def test_discarding_a_good_head_does_nothing(store: Store) -> None:
