@@ -1,8 +1,9 @@
 """What all sessions of one process share: the private cache folder, the environment, and the watches on torch.
 
-torch's caches are process-wide, so the folder is one per process: 0700, held by a file lock from before the first
-compile until the process ends, because live code reads it. A folder whose lock can be taken belonged to a process
-that died and is removed. Environment, watches and limits are put back when the last session closes.
+torch's caches are process-wide, so the folder is one per process: 0700, locked from before the first compile until the
+process ends, because live code reads it. A folder whose lock can be taken belonged to a process that died and is
+removed; the lock is on the folder itself, so there is none without. Environment, watches and limits are put back when
+the last session closes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -27,8 +29,8 @@ RECOMPILE_LIMIT = 64
 MIN_FREE_BYTES = 128 << 20
 """Room for what one compile writes: a large U-Net's sources, kernels and artifacts took 105 MB."""
 
-_LOCK_NAME = ".lock"
-_NEW_LOCK_NAME = ".lock.new"
+_NAME = re.compile(r"[0-9]+-\w+")
+_ATTEMPTS = 100
 _ENVIRONMENT = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -40,17 +42,26 @@ class PrivateFolder:
         try:
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _remove_dead(parent)
-            self.path = Path(tempfile.mkdtemp(prefix=f"{self.pid}-", dir=parent))
-            new = self.path / _NEW_LOCK_NAME
-            self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            new.rename(self.path / _LOCK_NAME)  # others see the lock only once it is held
+            self.path, self._lock = _make(parent)
+            atexit.register(_remove, self.path, self.pid)
             self.inductor.mkdir(mode=0o700)
             self.triton.mkdir(mode=0o700)
         except OSError as exc:
             name = errno.errorcode.get(exc.errno or 0, "?")
             raise StoreError(f"no private cache folder below {parent}: {exc.strerror} ({name})") from exc
-        atexit.register(self.remove)
+
+    def become(self, other: PrivateFolder) -> None:
+        """Use another folder from now on. What was loaded from this one stays loaded, and it goes with the process."""
+        self.path, self._lock = other.path, other._lock
+
+    @property
+    def intact(self) -> bool:
+        """Whether the folder is still there: one that was removed and made anew by torch is held by no lock."""
+        try:
+            found, held = os.lstat(self.path), os.fstat(self._lock)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
     @property
     def inductor(self) -> Path:
@@ -64,8 +75,41 @@ class PrivateFolder:
 
     def remove(self) -> None:
         """Remove the folder, unless this is a forked child of the process that it belongs to."""
-        if os.getpid() == self.pid:
-            shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path, self.pid)
+
+
+def _make(parent: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor of its lock."""
+    for _ in range(_ATTEMPTS):
+        path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        try:
+            lock = _lock(path)
+            if os.fstat(lock).st_nlink:
+                return path, lock
+            os.close(lock)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        # Somebody who starts now took it for a dead one's, between the making and the lock.
+    raise BlockingIOError(errno.EAGAIN, "private folders are removed as soon as they are made")
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that holds the folder's lock. Raises BlockingIOError if another process does, OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _first_with_room(parents: Sequence[Path]) -> PrivateFolder:
@@ -87,18 +131,15 @@ def _first_with_room(parents: Sequence[Path]) -> PrivateFolder:
 
 def _remove_dead(parent: Path) -> None:
     """Remove siblings whose process is gone: those whose lock can be taken."""
-    for lock in parent.glob(f"*/{_LOCK_NAME}"):
+    for path in parent.iterdir():
+        if not _NAME.fullmatch(path.name):
+            continue
         try:
-            handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = _lock(path)
         except OSError:
-            continue  # removed by somebody else meanwhile, or not ours to open
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
-        except OSError:
-            pass  # alive: the lock is held
-        finally:
-            os.close(handle)
+            continue  # alive: the lock is held; or removed by somebody else meanwhile, or not ours to open
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 class SharedState:
@@ -109,6 +150,7 @@ class SharedState:
         self._users = 0
         self._undo = contextlib.ExitStack()
         self._folder: PrivateFolder | None = None
+        self._parents: tuple[Path, ...] = ()
 
     def enter(self, *parents: Path) -> PrivateFolder:
         """Set up on the first call, count on later ones; the folder is made below the first parent that has room.
@@ -116,11 +158,14 @@ class SharedState:
         Raises StoreError or UnsupportedError, leaving everything as it was.
         """
         with self._lock:
+            self._parents = parents
             if self._folder is None:
                 self._folder = _first_with_room(parents)
             elif self._folder.pid != os.getpid():  # a forked child: its parent's sessions never leave in it
                 self._folder, self._users = _first_with_room(parents), 0
                 self._undo.close()
+            elif self._users == 0 and not self._folder.intact:
+                self._folder.become(_first_with_room(parents))
             if self._users == 0:
                 with contextlib.ExitStack() as stack:
                     _redirect(stack, self._folder)
@@ -130,6 +175,18 @@ class SharedState:
                     self._undo = stack.pop_all()
             self._users += 1
             return self._folder
+
+    def relocate(self) -> None:
+        """Go on in another folder, because this one cannot be used any more: the last parent is tried first.
+
+        Raises StoreError if there is none, leaving everything as it was.
+        """
+        with self._lock:
+            if self._folder is None or self._users == 0:
+                raise StoreError("no session is open")
+            self._folder.become(_first_with_room(self._parents[::-1]))
+            for name, path in zip(_ENVIRONMENT, (self._folder.inductor, self._folder.triton), strict=True):
+                os.environ[name] = str(path)
 
     def leave(self) -> None:
         """Undo everything when the last user leaves; the folder stays until the process ends."""

@@ -19,7 +19,7 @@ from cachekit.runtime.process import PrivateFolder, SharedState
 
 HOLDER = """
 import fcntl, os, sys
-handle = os.open(sys.argv[1], os.O_RDWR)
+handle = os.open(sys.argv[1], os.O_RDONLY)
 fcntl.flock(handle, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
@@ -36,7 +36,6 @@ def sibling(parent: Path) -> Path:
     folder = parent / "1-dead"
     (folder / "inductor").mkdir(parents=True)
     (folder / "inductor" / "kernel").write_text("machine code")
-    (folder / ".lock").touch()
     return folder
 
 
@@ -67,14 +66,13 @@ def test_the_folder_is_readable_by_its_user_alone(tmp_path: Path) -> None:
 
     assert [mode(path) for path in (folder.path, folder.inductor, folder.triton)] == [0o700] * 3
     assert mode(tmp_path / "cachekit" / "process") == 0o700
-    assert mode(folder.path / ".lock") == 0o600
 
 
 def test_the_lock_is_held_while_the_process_lives(tmp_path: Path) -> None:
     """Nobody else can take the folder's lock, which is how they know that it is in use."""
     folder = PrivateFolder(tmp_path)
 
-    handle = os.open(folder.path / ".lock", os.O_RDWR)
+    handle = os.open(folder.path, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,14 +101,35 @@ def test_a_living_process_s_folder_is_kept(tmp_path: Path, holder: object) -> No
     """A folder whose lock another process holds is left alone, whatever it is called."""
     living = sibling(tmp_path)
     assert callable(holder)
-    holder(living / ".lock")
+    holder(living)
 
     PrivateFolder(tmp_path)
 
     assert (living / "inductor" / "kernel").read_text() == "machine code"
 
 
-def test_a_folder_without_a_lock_is_not_ours_to_remove(tmp_path: Path) -> None:
+def test_a_process_that_died_before_it_held_a_lock_leaves_nothing(tmp_path: Path) -> None:
+    """A folder that was made and never filled is removed like any other of the dead: none is without a lock."""
+    empty = tmp_path / "1-abcdefgh"
+    empty.mkdir()
+
+    PrivateFolder(tmp_path)
+
+    assert not empty.exists()
+
+
+def test_a_folder_knows_whether_it_is_still_there(tmp_path: Path) -> None:
+    """A folder that was removed, and one that somebody made anew in its place, are not held by this process."""
+    folder = PrivateFolder(tmp_path)
+    assert folder.intact
+
+    folder.remove()
+    assert not folder.intact
+    folder.inductor.mkdir(parents=True)
+    assert not folder.intact
+
+
+def test_a_folder_that_is_called_otherwise_is_not_ours_to_remove(tmp_path: Path) -> None:
     """Anything else that lies there is left alone."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "file").touch()
@@ -122,17 +141,15 @@ def test_a_folder_without_a_lock_is_not_ours_to_remove(tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """A lock that is a link is not opened, and a folder behind a link is not emptied."""
+    """A folder behind a link is not emptied."""
     elsewhere = sibling(tmp_path / "elsewhere")
     parent = tmp_path / "process"
-    (parent / "linked-lock").mkdir(parents=True)
-    (parent / "linked-lock" / ".lock").symlink_to(elsewhere / ".lock")
-    (parent / "linked-folder").symlink_to(elsewhere)
+    parent.mkdir()
+    (parent / "1-linked").symlink_to(elsewhere)
 
     PrivateFolder(parent)
 
     assert (elsewhere / "inductor" / "kernel").exists()
-    assert (parent / "linked-lock").is_dir()
 
 
 def test_a_folder_is_not_taken_for_dead_while_it_is_made(
@@ -151,7 +168,7 @@ def test_a_folder_is_not_taken_for_dead_while_it_is_made(
     folder = PrivateFolder(tmp_path)
 
     assert folder.inductor.is_dir()
-    assert (folder.path / ".lock").exists()
+    assert folder.intact
 
 
 @pytest.mark.parametrize("fault", ["a file in its place", "no permission"])
@@ -293,6 +310,33 @@ def test_the_folder_is_used_again_after_everybody_left(tmp_path: Path, before: l
 
     assert second is first
     assert state() == before
+
+
+def test_another_folder_can_be_used_from_now_on(tmp_path: Path, before: list[object]) -> None:
+    """Everybody who shares the folder goes on in the new one; the old one stays for what was loaded from it."""
+    shared = SharedState()
+    folder = shared.enter(tmp_path / "one", tmp_path / "two")
+    old = folder.path
+
+    shared.relocate()
+
+    assert folder.path.parent == tmp_path / "two"
+    assert folder.intact
+    assert old.is_dir()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder.inductor)
+    shared.leave()
+    assert state() == before
+
+
+def test_a_folder_that_vanished_between_sessions_is_made_anew(tmp_path: Path, before: list[object]) -> None:
+    """A session that starts after somebody removed the folder gets one that is held."""
+    shared = SharedState()
+    folder = shared.enter(tmp_path)
+    shared.leave()
+    folder.remove()
+
+    assert shared.enter(tmp_path).intact
+    shared.leave()
 
 
 def test_a_failure_leaves_everything_as_it_was(
