@@ -1,11 +1,8 @@
 """Reading from a store what may be used: the verified bundle document, and the artifacts it lists.
 
-This is the path a start waits for. It checks, in this order: the document's digest, its signature, its structure and
-limits, that it is the document of this namespace, fingerprint and generation; then, per artifact, size and digest of
-what is stored, the size it claims to unpack to, and size and digest of what came out. What pickles inside name is the
-business of `cachekit.bundle.scan`, called by whoever installs.
-
-A damaged document or blob is put into the store's quarantine, so that the next save writes it anew.
+This is the path a start waits for. What is checked, and in which order, is `cachekit.store.admission`; this module
+reads, in several threads where that is quicker, and decides what becomes of what failed: a damaged document or blob is
+put into the store's quarantine, so that the next save writes it anew; anything else is left where it is.
 """
 
 from __future__ import annotations
@@ -19,13 +16,27 @@ from typing import TYPE_CHECKING
 
 from cachekit.bundle.artifact import Artifact, Identity
 from cachekit.bundle.bundle import Bundle, Entry
-from cachekit.bundle.document import from_payload
 from cachekit.bundle.limits import DEFAULT, KIB, MIB, Limits
 from cachekit.errors import CachekitError, CorruptError, LimitError, NotFoundError, StoreError, TrustError
-from cachekit.store.base import Head, Store, check_bytes
+from cachekit.store import admission
+from cachekit.store.base import Head, Store
+from cachekit.store.packing import pack, unpack
 
 if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey
+    from cachekit.store.seen import Seen
+
+__all__ = [
+    "Committed",
+    "Loaded",
+    "Problem",
+    "committed",
+    "fetch",
+    "pack",
+    "read_artifacts",
+    "read_document",
+    "unpack",
+]
 
 log = logging.getLogger(__name__)
 
@@ -53,58 +64,90 @@ class Loaded:
     problems: tuple[Problem, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A bundle that was verified, and the head that names it."""
+
+    head: Head
+    bundle: Bundle
+
+
 def fetch(
-    store: Store, fid: str, trusted: Mapping[str, PublicKey], *, limits: Limits = DEFAULT
+    store: Store,
+    fid: str,
+    trusted: Mapping[str, PublicKey],
+    *,
+    seen: Seen | None = None,
+    limits: Limits = DEFAULT,
 ) -> Bundle | None:
-    """The bundle that the head names, verified; None if nothing was ever committed for ``fid``.
+    """The bundle that the head names, verified; None if nothing was ever committed for ``fid``. See `committed`."""
+    found = committed(store, fid, trusted, seen=seen, limits=limits)
+    return found.bundle if found is not None else None
+
+
+def committed(
+    store: Store,
+    fid: str,
+    trusted: Mapping[str, PublicKey],
+    *,
+    seen: Seen | None = None,
+    limits: Limits = DEFAULT,
+) -> Committed | None:
+    """What the head names, verified and, with ``seen``, no older than what was seen before.
 
     Raises `CorruptError` if the head or the document is damaged or missing (a damaged document is quarantined),
-    `TrustError` if no key in ``trusted`` signed it or it belongs elsewhere, `NewerSchemaError`, `StoreError`.
+    `TrustError` if no key in ``trusted`` signed it or it belongs elsewhere, `RollbackError`, `NewerSchemaError`,
+    `StoreError`.
     """
+    newest = seen.highest(fid) if seen is not None else None  # before the head, which others may be moving
     head = store.read_head(fid)
     if head is None:
-        return None
+        if (
+            seen is None or newest is None or seen.highest(fid) is None
+        ):  # forgotten meanwhile: removed on purpose
+            return None
+        raise CorruptError(
+            f"the head of {fid} is missing, though generation {newest.generation} was seen: "
+            "the next save builds upon what is left"
+        )
     try:
-        return read_document(store, fid, head, trusted, limits=limits)
+        return Committed(head, read_document(store, fid, head, trusted, seen=newest, limits=limits))
     except NotFoundError as exc:
         raise CorruptError(f"generation {head.generation}, which the head names, is missing: {exc}") from exc
 
 
 def read_document(
-    store: Store, fid: str, head: Head, trusted: Mapping[str, PublicKey], *, limits: Limits = DEFAULT
+    store: Store,
+    fid: str,
+    head: Head,
+    trusted: Mapping[str, PublicKey],
+    *,
+    seen: Head | None = None,
+    limits: Limits = DEFAULT,
 ) -> Bundle:
     """One generation's bundle, verified, whether it is committed or not.
 
-    Raises as `fetch` does, and `NotFoundError` if the document is not there.
+    Raises as `committed` does, and `NotFoundError` if the document is not there.
     """
-    from cachekit.bundle import signing
-
     try:
         # An envelope is base64 of the payload, a signature and a few names.
         envelope = store.read_generation(fid, head, max_bytes=limits.max_document_bytes // 3 * 4 + 64 * KIB)
-        bundle = from_payload(signing.verify(envelope, trusted, limits=limits).payload, limits)
+        place = admission.Place(store.namespace, fid, head)
+        return admission.document(envelope, place, trusted, seen=seen, limits=limits)
     except LimitError:
         raise  # not damage: somebody with higher limits may read it
     except CorruptError as exc:
-        log.warning("bundle %s generation %d is damaged: %s", fid, head.generation, exc)
+        why = f"generation {head.generation} of {fid} is damaged: {exc}"
+        log.warning("%s", why)
         _quarantine(lambda: store.quarantine_generation(fid, head))
         raise
-    except TrustError as exc:
-        raise TrustError(f"bundle {fid} generation {head.generation}: {exc}") from exc
-    found = (bundle.namespace, bundle.fingerprint_id, bundle.generation)
-    if found != (store.namespace, fid, head.generation):
-        raise TrustError(
-            f"generation {head.generation} of {store.namespace}/{fid} is a document signed for "
-            f"{found[0]}/{found[1]} generation {found[2]}: somebody moved it here"
-        )
-    return bundle
 
 
 def read_artifacts(store: Store, bundle: Bundle, wanted: Callable[[Entry], bool]) -> Loaded:
-    """The bundle's artifacts that ``wanted`` picks, with every digest and size checked.
+    """The bundle's artifacts that ``wanted`` picks, each admitted.
 
-    Never raises for a single artifact: one that is missing, damaged or unreadable becomes a `Problem`, and a damaged
-    blob goes to quarantine.
+    Never raises for a single artifact: one that is missing, damaged, refused or unreadable becomes a `Problem`. The
+    blob of one that is damaged or refused goes to quarantine, so that the next save replaces it.
     """
     entries = [entry for entry in bundle.entries if wanted(entry)]
 
@@ -114,8 +157,8 @@ def read_artifacts(store: Store, bundle: Bundle, wanted: Callable[[Entry], bool]
                 return _read(store, entry)
             except CorruptError:
                 return _read(store, entry)  # somebody may have just repaired it
-        except CorruptError as exc:
-            log.warning("artifact %s %s is damaged: %s", entry.kind, entry.key, exc)
+        except (CorruptError, TrustError) as exc:
+            log.warning("artifact %s %s cannot be used: %s", entry.kind, entry.key, exc)
             if entry.inline is None:
                 _quarantine(lambda: store.quarantine_blob(entry.stored_digest))
             return Problem(entry.identity, entry.stored_digest, exc)
@@ -142,44 +185,13 @@ def _map(read: Callable[[Entry], Artifact | Problem], entries: list[Entry]) -> I
 
 
 def _read(store: Store, entry: Entry) -> Artifact:
-    """The entry's artifact. Raises `CorruptError`, `NotFoundError`, `StoreError`."""
-    if entry.inline is not None:
-        stored = check_bytes(entry.inline, entry.stored_digest, "inline artifact")
-    else:
-        stored = store.read_blob(entry.stored_digest, max_bytes=entry.stored_size)
-    data = check_bytes(
-        unpack(stored, entry.raw_size), entry.raw_digest, f"unpacked blob {entry.stored_digest}"
+    """The entry's artifact, admitted. Raises `CorruptError`, `TrustError`, `NotFoundError`, `StoreError`."""
+    stored = (
+        entry.inline
+        if entry.inline is not None
+        else store.read_blob(entry.stored_digest, max_bytes=entry.stored_size)
     )
-    return Artifact(entry.kind, entry.key, data, entry.guards, entry.requires)
-
-
-def unpack(stored: bytes, size: int) -> bytes:
-    """The zstd frame's content, which must be exactly ``size`` bytes; a frame that claims more is not unpacked.
-
-    Raises `CorruptError`.
-    """
-    import zstandard
-
-    try:
-        # The unpacker allocates what the frame claims, whatever limit it is given.
-        claimed = zstandard.frame_content_size(stored)
-        if claimed != size:
-            raise CorruptError(f"blob claims to unpack to {claimed} bytes, the bundle says {size}")
-        if size == 0:
-            return b""
-        data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)
-    except zstandard.ZstdError as exc:
-        raise CorruptError(f"blob is not zstd: {exc}") from exc
-    if len(data) != size:
-        raise CorruptError(f"blob unpacks to {len(data)} bytes, the bundle says {size}")
-    return data
-
-
-def pack(data: bytes) -> bytes:
-    """The bytes as one zstd frame of level 3, which states the size of its content."""
-    import zstandard
-
-    return zstandard.ZstdCompressor(level=3, write_content_size=True, write_checksum=False).compress(data)
+    return admission.artifact(entry, stored)
 
 
 def _quarantine(move: Callable[[], None]) -> None:

@@ -31,6 +31,7 @@ from cachekit.store.statement import Statement
 
 if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey, SigningKey
+    from cachekit.store.seen import Seen
 
 __all__ = ["Contribution", "Loaded", "Problem", "Published", "fetch", "publish", "read_artifacts"]
 
@@ -63,6 +64,8 @@ class Published:
     bundle: Bundle
     bytes_written: int
     new_entries: int
+    head: Head | None = None
+    """What was verified and is committed; None if there is nothing at all."""
 
 
 def publish(
@@ -71,13 +74,16 @@ def publish(
     key: SigningKey,
     trusted: Mapping[str, PublicKey],
     *,
+    earlier: Iterable[str] = (),
+    seen: Seen | None = None,
     now: Callable[[], float] = time.time,
     limits: Limits = DEFAULT,
 ) -> Published:
     """Merge the contribution into the bundle of its fingerprint and commit that as a new generation.
 
     Writes nothing if the bundle already says all of it. A damaged head or document is put aside and the newest
-    generation that verifies is built upon. ``now`` gives seconds since the epoch.
+    generation that verifies is built upon, also in a store that was turned back, as ``seen`` tells. ``earlier`` are ids by which older releases knew this fingerprint: the
+    first save under the new one takes over what they keep. ``now`` gives seconds since the epoch.
 
     Raises `TrustError` if no key in ``trusted`` signed the present bundle, or ``key`` is none of them;
     `NewerSchemaError` if a newer release wrote it (it is left as it is); `ConflictError` if others kept moving the
@@ -91,16 +97,28 @@ def publish(
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0, min(1.0, 0.01 * 2**attempt)))  # noqa: S311  jitter is no secret
-        found = present(store, contribution.fingerprint.id, trusted, limits=limits)
+        found = present(store, contribution.fingerprint.id, trusted, seen=seen, limits=limits)
         base = found.bundle or save.empty
-        merged = save.merge(base)
+        merged = save.merge(found.bundle or _taken_over(store, save.empty, earlier, trusted, limits))
         if not found.damaged and not adds(base, merged):
-            return Published(base, 0, 0)
+            return Published(base, 0, 0, found.head)
         try:
             return save.commit(found, merged, limits)
         except ConflictError as exc:
             log.debug("attempt %d: %s", attempt + 1, exc)
     raise ConflictError(f"head of {contribution.fingerprint.id} moved at each of {ATTEMPTS} attempts to save")
+
+
+def _taken_over(
+    store: Store, empty: Bundle, earlier: Iterable[str], trusted: Mapping[str, PublicKey], limits: Limits
+) -> Bundle:
+    """The first of the ``earlier`` bundles that is there, under the fingerprint of ``empty``, or ``empty``."""
+    for fid in earlier:
+        found = fetch(store, fid, trusted, limits=limits)
+        if found is not None:
+            fingerprint, new_id = empty.fingerprint, empty.fingerprint_id
+            return replace(found, fingerprint=fingerprint, fingerprint_id=new_id, generation=0, parent=None)
+    return empty
 
 
 def adds(base: Bundle, merged: Bundle) -> bool:
@@ -173,7 +191,7 @@ class _Save:
             # An answer that was lost says nothing about what happened; the head does.
             if self._store.read_head(fid) != new:
                 raise
-        return Published(bundle, self._bytes, self._landed(bundle))
+        return Published(bundle, self._bytes, self._landed(bundle), new)
 
     def _epochs(self, base: Bundle) -> dict[Identity, int]:
         """The identities that this contribution adds to ``base``, each with the epoch under which it wins."""

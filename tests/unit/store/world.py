@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import random
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,8 +39,10 @@ def noise(name: str, size: int) -> bytes:
 
 
 def inductor(name: str, *, by: str = "", size: int = 10_000, requires: Requires = ()) -> Artifact:
-    """An inductor artifact; ``by`` gives another compile of the same identity other bytes."""
-    return Artifact("inductor", key_of("inductor", name), noise(f"{name} {by}", size), requires=requires)
+    """An inductor artifact of ``size`` bytes; ``by`` gives another compile of the same identity other bytes."""
+    inside = noise(f"{name} {by}", size - 8)
+    pickled = b"\x80\x04B" + struct.pack("<I", len(inside)) + inside + b"."
+    return Artifact("inductor", key_of("inductor", name), pickled, requires=requires)
 
 
 def aot(name: str, *, by: str = "") -> Artifact:

@@ -1,0 +1,34 @@
+"""How artifacts are compressed: one zstd frame each, which states the size of its content. Pure."""
+
+from __future__ import annotations
+
+from cachekit.errors import CorruptError
+
+
+def pack(data: bytes) -> bytes:
+    """The bytes as one zstd frame of level 3, which states the size of its content."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3, write_content_size=True, write_checksum=False).compress(data)
+
+
+def unpack(stored: bytes, size: int) -> bytes:
+    """The zstd frame's content, which must be exactly ``size`` bytes; a frame that claims more is not unpacked.
+
+    Raises `CorruptError`.
+    """
+    import zstandard
+
+    try:
+        # The unpacker allocates what the frame claims, whatever limit it is given.
+        claimed = zstandard.frame_content_size(stored)
+        if claimed != size:
+            raise CorruptError(f"blob claims to unpack to {claimed} bytes, the bundle says {size}")
+        if size == 0:
+            return b""
+        data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as exc:
+        raise CorruptError(f"blob is not zstd: {exc}") from exc
+    if len(data) != size:
+        raise CorruptError(f"blob unpacks to {len(data)} bytes, the bundle says {size}")
+    return data
