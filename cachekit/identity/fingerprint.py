@@ -12,7 +12,7 @@ and the CLI can read fingerprints of machines they are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, NewType
@@ -22,6 +22,18 @@ from cachekit.errors import CorruptError, NewerSchemaError
 
 SCHEMA: Final = 1
 """Version of the set of components; it is part of every id."""
+
+EARLIER: Final[Mapping[int, Callable[[dict[str, Any]], dict[str, Any] | None]]] = {}
+"""For each earlier schema, how to say the present components in it; None where its code may not be used again.
+
+A release that changes the components raises `SCHEMA` and adds one function here::
+
+    def components_v1(current):
+        del current["toolchain"]["new_flag"]
+        return current if flag_was_off else None
+
+    EARLIER = {1: components_v1}
+"""
 
 FingerprintId = NewType("FingerprintId", str)
 
@@ -102,6 +114,15 @@ class Fingerprint:
         """The components as plain JSON values: a new copy at each access, so nobody can change the value."""
         loaded: dict[str, Any] = canonical.loads(self.canonical)
         return loaded
+
+    def earlier(self) -> tuple[Fingerprint, ...]:
+        """The same pipeline as earlier schemas named it, the newest of them first: what is kept under their ids."""
+        found = []
+        for schema in sorted(EARLIER, reverse=True):
+            components = self.components
+            if schema < components["schema"] and (then := EARLIER[schema](components)) is not None:
+                found.append(Fingerprint.of({**then, "schema": schema}))
+        return tuple(found)
 
     def diff(self, other: Fingerprint) -> tuple[Difference, ...]:
         """The components that differ, sorted by path; empty exactly if the ids are equal."""

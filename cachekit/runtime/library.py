@@ -38,13 +38,18 @@ class Library:
         self.store = DirectoryStore(settings.store_root, namespace=settings.namespace)
 
     def find(self, fingerprint: Fingerprint) -> Bundle | None:
-        """The verified head bundle, None if there is none. Raises CachekitError if it cannot be read or trusted."""
-        if self.store.read_head(fingerprint.id) is None:
-            return None  # before the keys: a machine that never saved anything has none
-        from cachekit.store.fetch import fetch
-        from cachekit.store.keys import trusted
+        """The verified head bundle, None if there is none. Raises CachekitError if it cannot be read or trusted.
 
-        return fetch(self.store, fingerprint.id, trusted(self._settings.keys_root))
+        Where nothing is kept yet, the one that an earlier schema of fingerprints kept for the same pipeline.
+        """
+        for known in (fingerprint, *fingerprint.earlier()):
+            # Before the keys: a machine that never saved anything has none.
+            if self.store.read_head(known.id) is not None:
+                from cachekit.store.fetch import fetch
+                from cachekit.store.keys import trusted
+
+                return fetch(self.store, known.id, trusted(self._settings.keys_root))
+        return None
 
     def explain(self, fingerprint: Fingerprint, bundle: Bundle | None) -> str:
         """Why nothing was hit: the nearest stored fingerprint, this one left out, and what differs."""
@@ -84,7 +89,8 @@ class Library:
             created=int(time.time() * 1000),
         )
         root = self._settings.keys_root
-        return publish(self.store, contribution, load_or_create(root), trusted(root))
+        earlier = [known.id for known in fingerprint.earlier()]
+        return publish(self.store, contribution, load_or_create(root), trusted(root), earlier=earlier)
 
     def record(self, event: str, bundle: Bundle, **data: Any) -> str | None:
         """Bring the manifest up to date with a bundle and what happened to it.
