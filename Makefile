@@ -12,6 +12,8 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # For example: make test PYTEST_ARGS="-m 'not slow' -x"
 PYTEST_ARGS ?=
+# Tests of one file run in order in one process, the long ones first; WORKERS=0 runs all of them in this one.
+WORKERS   ?= 2
 DEMO_ARGS   ?=
 BENCH_ARGS  ?=
 
@@ -25,7 +27,7 @@ demo: $(INSTALLED) ## cold and warm starts of two real pipelines with random wei
 	$(BIN)/cachekit demo $(DEMO_ARGS)
 
 test: lint ## lint, then all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(INSTALLED) ## format and rules (ruff), types (mypy --strict)
 	$(BIN)/ruff format --check .
