@@ -13,7 +13,7 @@ from typing import Any
 
 from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, megacache, scan, unmet
 from cachekit.errors import CachekitError, CorruptError
-from cachekit.runtime import kernels, torch_private
+from cachekit.runtime import compiler, kernels, torch_private
 from cachekit.runtime.process import PrivateFolder
 
 
@@ -48,18 +48,46 @@ def install(store: Any, bundle: Bundle, folder: PrivateFolder, host: Mapping[str
 def _install_kernels(
     store: Any, bundle: Bundle, folder: PrivateFolder, facts: dict[str, str], done: Installed
 ) -> None:
+    """For each compiler whose kernels this host may use; that is its own one, if it has one."""
+    entries = [entry for entry in bundle.entries if entry.kind == "kernel"]
+    for host, asked in kernels.hosts(entries):
+        if compiler.is_missing():
+            compiler.go_by_name()
+        _install_kernels_of(asked, store, bundle, folder, {**facts, **host}, done=done)
+
+
+def _install_kernels_of(
+    entries: list[Entry],
+    store: Any,
+    bundle: Bundle,
+    folder: PrivateFolder,
+    facts: dict[str, str],
+    *,
+    done: Installed,
+) -> None:
     """Probe answers first: the command line of a kernel depends on them."""
-    facts |= kernels.host_or_nothing()
-    probes = [e for e in bundle.entries if e.kind == "kernel" and e.key.endswith(kernels.PROBE_SUFFIX)]
-    answers = _read_entries(store, bundle, probes, facts, done)
+    probes = [entry for entry in entries if entry.key.endswith(kernels.PROBE_SUFFIX)]
+    libraries = [entry for entry in entries if not entry.key.endswith(kernels.PROBE_SUFFIX)]
+    answers = _read_entries(store, probes, facts, done)
     done.counts["probe"] += kernels.learn(answers)
-    libraries = [e for e in bundle.entries if e.kind == "kernel" and not e.key.endswith(kernels.PROBE_SUFFIX)]
     if any(not unmet(_without_command(entry.requires), facts) for entry in libraries):
-        facts |= (
-            kernels.kernel_requirements()
-        )  # may probe, which torch would do anyway when it looks a kernel up
-    found = _read_entries(store, bundle, libraries, facts, done)
+        facts |= _command_line(done)
+    found = _read_entries(store, libraries, facts, done)
     done.counts["kernel"] += kernels.write_libraries(found, folder.inductor)
+    if compiler.is_missing() and found:
+        done.problems.append("no C++ compiler on this host: compiled kernels are used, others cannot be made")
+        refused = kernels.discard_unloadable(found, folder.inductor)
+        done.counts["kernel"] -= len(refused)
+        done.problems += [f"kernel {key} cannot be loaded here: {why}" for key, why in refused.items()]
+
+
+def _command_line(done: Installed) -> Mapping[str, str]:
+    """What the kernels' command line is here; may probe, which torch would do anyway when it looks a kernel up."""
+    try:
+        return kernels.command_line()
+    except (OSError, RuntimeError) as exc:  # no compiler, and a probe that the bundle does not answer
+        done.problems.append(f"kernels are not used: {exc}")
+        return {}
 
 
 def _without_command(needed: Requires) -> Requires:

@@ -3,7 +3,8 @@
 torch keeps C++ *source* in its artifacts and looks for ``<hash>.main.so`` beside it; in an empty folder it also
 compiles up to ten small probes to learn which vector ISA the compiler supports. Both are kept as ``kernel``
 artifacts: a kernel under everything that its machine code depends on, a probe's answer (``<sha256>.isa``, one byte)
-under the same less the command line. Neither is installed on a host that differs in any of them.
+under the same less the command line. Neither is installed on a host that differs in any of them; a host without any
+compiler differs in none (``compiler``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cachekit.bundle import Artifact, Identity, requires
+from cachekit.bundle import Artifact, Entry, Identity, Requires, requires
 from cachekit.errors import CachekitError, StoreError
 from cachekit.identity import host
-from cachekit.runtime import recorder, torch_private
+from cachekit.runtime import compiler, recorder, torch_private
 
 log = logging.getLogger("cachekit")
 
@@ -33,14 +34,21 @@ _SOURCE_SUFFIX = "main.cpp"
 _main_source = threading.local()
 _answers: dict[str, bool] = {}
 """Probe digest -> answer: what this process knows of the compiler, from its own probes or from bundles."""
+_learned: dict[str, Requires] = {}
+"""Key -> what it was installed under: kernels by path, and probes."""
 
 
 def watch(stack: contextlib.ExitStack) -> None:
-    """Attribute kernels to scopes, answer known probes, skip needless header compiles; undone with ``stack``."""
+    """Attribute kernels to scopes, answer known probes, skip needless header compiles, do without a compiler.
+
+    Undone with ``stack``.
+    """
     cache = torch_private.code_cache()
     _patch(stack, cache, "write", _watched_write(cache.write))
     if hasattr(cache, "_precompile_header"):
         _patch(stack, cache, "_precompile_header", _lazy_header(cache._precompile_header))
+    lookup = torch_private.compiler_lookup()
+    _patch(stack, lookup, "get_cpp_compiler", compiler.answering(lookup.get_cpp_compiler))
     isa = torch_private.isa_class()
     _patch(stack, isa, "check_build", _remembered_probe(isa.check_build))
 
@@ -56,6 +64,8 @@ def _watched_write(original: Any) -> Any:
         key, path = original(content, extension, *args, **kwargs)
         if extension == _SOURCE_SUFFIX:
             library = Path(path).with_suffix(".so")
+            if compiler.known_by_name() and not library.exists():
+                raise torch_private.no_compiler()
             _main_source.library = library
             recording = recorder.current()
             if recording is not None:
@@ -84,6 +94,8 @@ def _remembered_probe(original: Any) -> Any:
     def check_build(self: Any, code: str) -> bool:
         digest = hashlib.sha256(f"{code}\0{self.build_arch_flags()}".encode()).hexdigest()
         if digest not in _answers:
+            if compiler.known_by_name():
+                raise torch_private.no_compiler()
             _answers[digest] = bool(original(self, code))
         return _answers[digest]
 
@@ -96,17 +108,30 @@ def host_requirements() -> Mapping[str, str]:
 
     Raises whatever torch raises when there is no C++ compiler.
     """
-    return {
-        "arch": host.arch(),
-        "cpu_flags": host.flags_digest(),
-        "compiler": _short(torch_private.compiler_version()),
-        "libc": host.libc(),
-    }
+    if compiler.known_by_name():
+        raise torch_private.no_compiler()
+    return {**_machine(), "compiler": _short(torch_private.compiler_version())}
+
+
+def _machine() -> dict[str, str]:
+    return {"arch": host.arch(), "cpu_flags": host.flags_digest(), "libc": host.libc()}
 
 
 def kernel_requirements() -> Mapping[str, str]:
     """:func:`host_requirements` and the hash of the C++ command line; may run probes that are not yet known."""
-    return {**host_requirements(), "command": _short(torch_private.kernel_command_line())}
+    return {**host_requirements(), **command_line()}
+
+
+def command_line() -> Mapping[str, str]:
+    """The hash of the C++ command line; may run probes that are not yet known, and raises what they raise."""
+    return {"command": _short(torch_private.kernel_command_line())}
+
+
+def _needed_by(paths: Iterable[str]) -> dict[str, Requires]:
+    """What each kernel requires: what it was installed under, and for those compiled here what this host is."""
+    paths = list(paths)
+    here = () if _learned.keys() >= set(paths) else requires(kernel_requirements())
+    return {path: _learned.get(path, here) for path in paths}
 
 
 def _short(text: str) -> str:
@@ -122,14 +147,14 @@ def collect(paths: Iterable[str], folder: Path) -> list[Artifact]:
     paths = sorted(paths)
     if not paths:
         return []
-    wanted = requires(kernel_requirements())
+    wanted = _needed_by(paths)
     found = []
     for path in paths:
         data = _read(folder / path) or _read(_loaded_from(path))
         if data is None:
             log.warning("kernel %s is not saved: its file is gone", path)
         else:
-            found.append(Artifact("kernel", path, data, requires=wanted))
+            found.append(Artifact("kernel", path, data, requires=wanted[path]))
     return found + probe_answers()
 
 
@@ -153,10 +178,11 @@ def _loaded_from(path: str) -> Path | None:
 
 def probe_answers() -> list[Artifact]:
     """What this process knows of the compiler's vector ISAs, one artifact an answer."""
-    wanted = requires(host_requirements())
+    keys = {digest + PROBE_SUFFIX: answer for digest, answer in sorted(_answers.items())}
+    here = () if _learned.keys() >= keys.keys() else requires(host_requirements())
     return [
-        Artifact("kernel", digest + PROBE_SUFFIX, b"1" if answer else b"0", requires=wanted)
-        for digest, answer in sorted(_answers.items())
+        Artifact("kernel", key, b"1" if answer else b"0", requires=_learned.get(key, here))
+        for key, answer in keys.items()
     ]
 
 
@@ -165,9 +191,17 @@ def learn(artifacts: Iterable[Artifact]) -> int:
     count = 0
     for artifact in artifacts:
         if artifact.key.endswith(PROBE_SUFFIX):
-            _answers.setdefault(artifact.key.removesuffix(PROBE_SUFFIX), artifact.data == b"1")
+            digest = artifact.key.removesuffix(PROBE_SUFFIX)
+            if digest not in _answers:
+                _answers[digest] = artifact.data == b"1"
+                _remember(artifact)
             count += 1
     return count
+
+
+def _remember(artifact: Artifact) -> None:
+    if artifact.requires:
+        _learned[artifact.key] = artifact.requires
 
 
 def write_libraries(artifacts: Iterable[Artifact], folder: Path) -> int:
@@ -190,19 +224,48 @@ def write_libraries(artifacts: Iterable[Artifact], folder: Path) -> int:
             temporary.replace(target)
         except OSError as exc:
             raise StoreError(f"cannot write kernel {artifact.key}: {exc.strerror}") from exc
+        _remember(artifact)
         written += 1
     return written
 
 
 def host_or_nothing() -> Mapping[str, str]:
-    """:func:`host_requirements`, or nothing where no compiler answers: then no kernel is installed."""
+    """:func:`host_requirements`, or nothing where torch cannot tell: then no kernel is installed."""
     try:
         return host_requirements()
     except (CachekitError, OSError, RuntimeError):
         return {}
 
 
+def hosts(entries: Iterable[Entry]) -> list[tuple[Mapping[str, str], list[Entry]]]:
+    """What this host answers to the requirements of kernels, and which of them are to be asked with it.
+
+    With a compiler there is one answer. Without, no compiler contradicts the one that a kernel was made with: one
+    answer for each, the most used first, so that kernels that go together come from one.
+    """
+    entries = list(entries)
+    if not compiler.is_missing():
+        return [(host_or_nothing(), entries)]
+    machine = _machine()
+    return [
+        ({**machine, "compiler": maker}, [e for e in entries if ("compiler", maker) in e.requires])
+        for maker in compiler.makers(entry.requires for entry in entries)
+    ]
+
+
+def discard_unloadable(artifacts: Iterable[Artifact], folder: Path) -> dict[str, str]:
+    """Remove installed kernels that the dynamic loader refuses; why, by key."""
+    refused = {}
+    for artifact in artifacts:
+        error = compiler.load_error(folder / artifact.key)
+        if error is not None:
+            refused[artifact.key] = error
+            _learned.pop(artifact.key, None)
+            (folder / artifact.key).unlink(missing_ok=True)
+    return refused
+
+
 def identities(paths: Iterable[str]) -> dict[str, str]:
     """Identities of kernels on this host by path, without reading them."""
-    wanted = requires(kernel_requirements())
-    return {path: Identity("kernel", path, "", wanted).id for path in paths}
+    wanted = _needed_by(paths)
+    return {path: Identity("kernel", path, "", needed).id for path, needed in wanted.items()}

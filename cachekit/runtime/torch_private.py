@@ -167,6 +167,28 @@ def compiler_version() -> str:
     return str(builder.get_compiler_version_info(builder.get_cpp_compiler()))
 
 
+def compiler_lookup() -> Any:
+    """The module whose ``get_cpp_compiler()`` names the C++ compiler, and raises where there is none."""
+    _need("torch._inductor.cpp_builder", "get_cpp_compiler")
+    return _need("torch._inductor.cpp_builder")
+
+
+def configured_compiler() -> str:
+    """The C++ compiler that Inductor is told to use, whether it is there or not: ``$CXX``, else ``g++``.
+
+    Part of Inductor's configuration and so of its keys: where anything hits, it is what the producer's was.
+    """
+    configured = _need("torch._inductor.config", "cpp", "cxx")
+    names = configured if isinstance(configured, (list, tuple)) else (configured,)
+    return next((str(name) for name in reversed(names) if name), "g++")
+
+
+def no_compiler() -> Exception:
+    """The error that Inductor raises where it needs a C++ compiler and there is none."""
+    error: Exception = _need("torch._inductor.exc", "InvalidCxxCompiler")()
+    return error
+
+
 def kernel_command_line() -> str:
     """The C++ command line for a CPU kernel, less its file names: flags, include and library paths.
 

@@ -40,6 +40,7 @@ def no_answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Start without known ISA probes; what the test learns stays in the dictionary that is given."""
     answers: dict[str, bool] = {}
     monkeypatch.setattr(kernels, "_answers", answers)
+    monkeypatch.setattr(kernels, "_learned", {})
     return answers
 
 

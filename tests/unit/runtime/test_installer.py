@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrivateFolder:
 def host(monkeypatch: pytest.MonkeyPatch, no_answers: dict[str, bool]) -> None:
     """A host that kernels may ask about, and no probe answered yet."""
     monkeypatch.setattr(kernels, "host_requirements", lambda: MACHINE)
-    monkeypatch.setattr(kernels, "kernel_requirements", lambda: COMMAND)
+    monkeypatch.setattr(kernels, "command_line", lambda: COMMAND)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, no_answers: dict[str, bool]) -> list[
     """The same host; tells what it was asked."""
     told: list[str] = []
     monkeypatch.setattr(kernels, "host_requirements", lambda: told.append("host") or MACHINE)
-    monkeypatch.setattr(kernels, "kernel_requirements", lambda: told.append("command") or COMMAND)
+    monkeypatch.setattr(kernels, "command_line", lambda: told.append("command") or COMMAND)
     return told
 
 
@@ -345,7 +345,7 @@ def test_probes_are_learnt_before_the_command_line_is_asked_for(
 ) -> None:
     """Asking for it runs the probes that are not answered yet, 15 s of them."""
     known: list[int] = []
-    monkeypatch.setattr(kernels, "kernel_requirements", lambda: known.append(len(no_answers)) or COMMAND)
+    monkeypatch.setattr(kernels, "command_line", lambda: known.append(len(no_answers)) or COMMAND)
 
     install(memory, published(memory, kernel(**COMMAND), kernel(PROBE, b"0", **MACHINE)), folder)
 
