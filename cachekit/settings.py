@@ -151,6 +151,11 @@ class Settings:
         return self.dir / "keys"
 
     @property
+    def seen_root(self) -> Path:
+        """Folder of the newest head seen of each bundle; outside the store, which must not turn it back."""
+        return self.dir / "seen"
+
+    @property
     def process_root(self) -> Path:
         """Parent of the private folders, one per process."""
         return self.dir / "process"

@@ -24,6 +24,7 @@ from cachekit.bundle.document import from_payload, to_payload
 from cachekit.bundle.limits import DEFAULT, Limits
 from cachekit.errors import ConflictError, CorruptError, StoreError, TrustError
 from cachekit.identity.fingerprint import Fingerprint
+from cachekit.store import admission
 from cachekit.store.base import Head, Store, digest_of
 from cachekit.store.fetch import Loaded, Problem, fetch, pack, read_artifacts
 from cachekit.store.recovery import Present, present
@@ -82,8 +83,9 @@ def publish(
     """Merge the contribution into the bundle of its fingerprint and commit that as a new generation.
 
     Writes nothing if the bundle already says all of it. A damaged head or document is put aside and the newest
-    generation that verifies is built upon, also in a store that was turned back, as ``seen`` tells. ``earlier`` are ids by which older releases knew this fingerprint: the
-    first save under the new one takes over what they keep. ``now`` gives seconds since the epoch.
+    generation that verifies is built upon, also in a store that was turned back, as ``seen`` tells. ``earlier`` are ids
+    by which older releases knew this fingerprint: the first save under the new one takes over what they keep. ``now``
+    gives seconds since the epoch.
 
     Raises `TrustError` if no key in ``trusted`` signed the present bundle, or ``key`` is none of them;
     `NewerSchemaError` if a newer release wrote it (it is left as it is); `ConflictError` if others kept moving the
@@ -215,7 +217,14 @@ class _Save:
         return epochs
 
     def _is_lost(self, entry: Entry) -> bool:
-        return entry.inline is None and not self._store.has_blob(entry.stored_digest)
+        """Whether nobody could use it; a blob that was refused is in quarantine, and so not there."""
+        if entry.inline is None:
+            return not self._store.has_blob(entry.stored_digest)
+        try:
+            admission.artifact(entry, entry.inline)
+        except (CorruptError, TrustError):
+            return True
+        return False
 
     def _prepare(self, identities: Iterable[Identity], base: Bundle) -> None:
         """Pack the artifacts, decide which travel inside the document, and state that they are contributed."""

@@ -2,7 +2,7 @@
 
 Readers never recover: a damaged, missing or older bundle is a cold start. A writer must, or the profile would stay cold
 for ever. It takes the newest document that is whole, and goes on above every generation that was ever used or seen;
-what was withdrawn stays withdrawn (docs/adr/0005).
+what was withdrawn stays withdrawn (docs/adr/0007).
 """
 
 from __future__ import annotations
