@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, megacache, scan, unmet
-from cachekit.errors import CachekitError, CorruptError
-from cachekit.runtime import compiler, kernels, torch_private
+from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, megacache, unmet
+from cachekit.errors import CachekitError
+from cachekit.runtime import compiler, kernels, portions, torch_private
 from cachekit.runtime.process import PrivateFolder
+
+if TYPE_CHECKING:
+    from cachekit.store.fetch import Loaded
 
 
 @dataclass
@@ -39,9 +42,14 @@ def install(store: Any, bundle: Bundle, folder: PrivateFolder, host: Mapping[str
     facts = dict(host)
     if any(entry.kind == "kernel" for entry in bundle.entries):
         _install_kernels(store, bundle, folder, facts, done)
-    artifacts = _read(store, bundle, TORCH_KINDS, facts, done)
-    if artifacts:
-        _load(megacache.encode(artifacts), artifacts, done)
+    entries = [entry for entry in bundle.entries if entry.kind in TORCH_KINDS]
+    usable = [entry for entry in entries if not _skip(entry, facts, done)]
+    from cachekit.store.fetch import read_entries
+
+    for loaded in portions.ahead(portions.split(usable), lambda portion: read_entries(store, portion)):
+        artifacts = _readable(loaded, done)
+        del loaded  # or its bytes would be kept through the loading
+        _load(artifacts, done)
     return done
 
 
@@ -53,13 +61,12 @@ def _install_kernels(
     for host, asked in kernels.hosts(entries):
         if compiler.is_missing():
             compiler.go_by_name()
-        _install_kernels_of(asked, store, bundle, folder, {**facts, **host}, done=done)
+        _install_kernels_of(asked, store, folder, {**facts, **host}, done=done)
 
 
 def _install_kernels_of(
     entries: list[Entry],
     store: Any,
-    bundle: Bundle,
     folder: PrivateFolder,
     facts: dict[str, str],
     *,
@@ -69,7 +76,7 @@ def _install_kernels_of(
     probes = [entry for entry in entries if entry.key.endswith(kernels.PROBE_SUFFIX)]
     libraries = [entry for entry in entries if not entry.key.endswith(kernels.PROBE_SUFFIX)]
     answers = _read_entries(store, probes, facts, done)
-    done.counts["probe"] += kernels.learn(answers)
+    done.counts["probe"] += kernels.learn(answer for answer in answers if _is_answer(answer, done))
     if any(not unmet(_without_command(entry.requires), facts) for entry in libraries):
         facts |= _command_line(done)
     found = _read_entries(store, libraries, facts, done)
@@ -79,6 +86,13 @@ def _install_kernels_of(
         refused = kernels.discard_unloadable(found, folder.inductor)
         done.counts["kernel"] -= len(refused)
         done.problems += [f"kernel {key} cannot be loaded here: {why}" for key, why in refused.items()]
+
+
+def _is_answer(artifact: Artifact, done: Installed) -> bool:
+    if artifact.data in (b"0", b"1"):
+        return True
+    done.problems.append(f"{artifact.kind} {artifact.key} not installed: the answer of a probe is 0 or 1")
+    return False
 
 
 def _command_line(done: Installed) -> Mapping[str, str]:
@@ -94,36 +108,20 @@ def _without_command(needed: Requires) -> Requires:
     return tuple((name, value) for name, value in needed if name != "command")
 
 
-def _read(
-    store: Any, bundle: Bundle, kinds: Iterable[str], facts: Mapping[str, str], done: Installed
-) -> list[Artifact]:
-    wanted = set(kinds)
-    return _read_entries(store, bundle, [e for e in bundle.entries if e.kind in wanted], facts, done)
-
-
 def _read_entries(
-    store: Any, bundle: Bundle, entries: Iterable[Entry], facts: Mapping[str, str], done: Installed
+    store: Any, entries: Iterable[Entry], facts: Mapping[str, str], done: Installed
 ) -> list[Artifact]:
-    from cachekit.store.publish import read_artifacts
+    from cachekit.store.fetch import read_entries
 
-    usable = {entry.identity for entry in entries if not _skip(entry, facts, done)}
-    loaded = read_artifacts(store, bundle, lambda entry: entry.identity in usable)
+    return _readable(read_entries(store, [entry for entry in entries if not _skip(entry, facts, done)]), done)
+
+
+def _readable(loaded: Loaded, done: Installed) -> list[Artifact]:
+    """What was admitted; the rest is named."""
     for problem in loaded.problems:
         done.problems.append(str(problem))
         done.damaged.add(problem.identity.id)
-    return [artifact for artifact in loaded.artifacts if _is_harmless(artifact, done)]
-
-
-def _is_harmless(artifact: Artifact, done: Installed) -> bool:
-    """The last look before torch gets the bytes (design section 9)."""
-    try:
-        if artifact.key.endswith(kernels.PROBE_SUFFIX) and artifact.data not in (b"0", b"1"):
-            raise CorruptError("the answer of a probe is 0 or 1")
-        scan.check(artifact.kind, artifact.data)
-    except CachekitError as exc:
-        done.problems.append(f"{artifact.kind} {artifact.key} not installed: {exc.diagnostics()}")
-        return False
-    return True
+    return list(loaded.artifacts)
 
 
 def _skip(entry: Entry, facts: Mapping[str, str], done: Installed) -> bool:
@@ -138,8 +136,16 @@ def _skip(entry: Entry, facts: Mapping[str, str], done: Installed) -> bool:
     return bool(differences)
 
 
-def _load(data: bytes, artifacts: list[Artifact], done: Installed) -> None:
-    """Hand the canonical bundle to torch; a partial load is reported, never raised (torch#156813)."""
+def _load(artifacts: list[Artifact], done: Installed) -> None:
+    """Hand artifacts to torch as one canonical bundle; a partial load is reported, never raised (torch#156813).
+
+    ``artifacts`` is emptied: torch makes copies of its own, and ours are not needed any more.
+    """
+    if not artifacts:
+        return
+    kinds = Counter(artifact.kind for artifact in artifacts)
+    data = megacache.encode(artifacts)
+    artifacts.clear()
     try:
         with torch_private.compile_lock():
             count = torch_private.load_artifacts(data)
@@ -151,4 +157,4 @@ def _load(data: bytes, artifacts: list[Artifact], done: Installed) -> None:
     if count is None:
         done.problems.append("torch refused the bundle; its log says why")
         return
-    done.counts.update(artifact.kind for artifact in artifacts)
+    done.counts.update(kinds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -149,7 +149,11 @@ def read_artifacts(store: Store, bundle: Bundle, wanted: Callable[[Entry], bool]
     Never raises for a single artifact: one that is missing, damaged, refused or unreadable becomes a `Problem`. The
     blob of one that is damaged or refused goes to quarantine, so that the next save replaces it.
     """
-    entries = [entry for entry in bundle.entries if wanted(entry)]
+    return read_entries(store, [entry for entry in bundle.entries if wanted(entry)])
+
+
+def read_entries(store: Store, entries: Sequence[Entry]) -> Loaded:
+    """What `read_artifacts` does, for entries that the caller has picked."""
 
     def read(entry: Entry) -> Artifact | Problem:
         try:
@@ -173,7 +177,9 @@ def read_artifacts(store: Store, bundle: Bundle, wanted: Callable[[Entry], bool]
     )
 
 
-def _map(read: Callable[[Entry], Artifact | Problem], entries: list[Entry]) -> Iterable[Artifact | Problem]:
+def _map(
+    read: Callable[[Entry], Artifact | Problem], entries: Sequence[Entry]
+) -> Iterable[Artifact | Problem]:
     """Read the entries in order; many bytes in several threads, as reading, hashing and unpacking release the GIL."""
     large = sum(entry.stored_size for entry in entries if entry.inline is None) > _PARALLEL_BYTES
     if not large or len(entries) < 2:
