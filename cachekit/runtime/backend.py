@@ -2,6 +2,9 @@
 
 Each session compiles through its own callable, so Dynamo never serves one session's code to another; each compiled
 graph remembers what it was made from, so that a later call can tell which artifacts it used.
+
+Errors of the compiler itself are the engine's. Those of the private folder are not: the graph is compiled in another
+folder, and where there is none, it runs uncompiled.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cachekit.errors import CachekitError
 from cachekit.runtime import recorder, torch_private
 from cachekit.runtime.counters import Snapshot
+from cachekit.runtime.folder_errors import folder_error
+from cachekit.runtime.process import shared
 from cachekit.runtime.profile import Needs, Profile
 from cachekit.runtime.signature import GraphSignature, graph_signature
 
@@ -65,6 +71,12 @@ class Host(Protocol):
     def failed(self, error: Exception) -> None:
         """Something of ours failed: go on without a cache."""
 
+    def disable(self, reason: str) -> None:
+        """Go on without a cache, and say why."""
+
+    def relocated(self, reason: str) -> None:
+        """The private folder was replaced by another one, which is empty, and why."""
+
 
 class SessionBackend:
     """Give it to ``torch.compile(backend=...)``; ``mode``, ``options`` and ``dynamic`` are those of the plan."""
@@ -84,20 +96,45 @@ class SessionBackend:
         """Compile one graph; errors of the compiler itself pass through, ours never do."""
         host = self._weak_host()
         profile = host.before_compile() if host is not None else None
-        if host is None or profile is None:
-            return self._compile(graph, inputs, host.refuse_compile() if host is not None else None)
+        if host is None:
+            return self._inductor(graph, inputs, None)
+        if profile is None:
+            return self._compile(host, graph, inputs)
         dynamic = self._dynamic is not False
         names = _guarded(host, torch_private.placeholders, graph) if dynamic else None
         started = time.perf_counter()
         with recorder.scope(host.recording):
-            compiled = self._compile(graph, inputs, host.refuse_compile())
+            compiled = self._compile(host, graph, inputs)
         record = Graph(profile, Needs(), None, {}, time.perf_counter() - started)
         if names:
             _guarded(host, _describe, record, names)
         host.after_compile(record)
         return _watched(self._weak_host, record, compiled)
 
-    def _compile(
+    def _compile(self, host: Host, graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The compiled graph; the graph itself where no folder can take what the compiler writes."""
+        refuse = host.refuse_compile()
+        folder = shared.folder
+        if folder is not None and not folder.intact:
+            _relocate(host, f"{folder.path}: it was removed")
+        try:
+            return self._inductor(graph, inputs, refuse)
+        except Exception as exc:
+            reason = _folder_reason(exc)
+            if reason is None:
+                raise
+        if _relocate(host, reason):
+            try:
+                return self._inductor(graph, inputs, refuse)
+            except Exception as exc:
+                reason = _folder_reason(exc)
+                if reason is None:
+                    raise
+        host.disable(f"a graph runs uncompiled, because no folder takes what the compiler writes: {reason}")
+        uncompiled: Callable[..., Any] = graph.forward
+        return uncompiled
+
+    def _inductor(
         self, graph: Any, inputs: Sequence[Any], refuse: Callable[[], None] | None
     ) -> Callable[..., Any]:
         settings: dict[str, Any] = {"mode": self._mode, "options": self._options, "dynamic": self._dynamic}
@@ -105,6 +142,23 @@ class SessionBackend:
             return torch_private.compile_inductor(graph, inputs, **settings)
         with torch_private.on_real_compile(refuse):
             return torch_private.compile_inductor(graph, inputs, **settings)
+
+
+def _folder_reason(error: Exception) -> str | None:
+    """What happened to the private folder, if the error is its fault."""
+    folder = shared.folder
+    return None if folder is None else folder_error(error, folder.path, intact=folder.intact)
+
+
+def _relocate(host: Host, reason: str) -> bool:
+    """Go on in another private folder; False if there is none."""
+    try:
+        shared.relocate()
+    except CachekitError:
+        return False  # the caller tells what happened to the one there was
+    _guarded(host, torch_private.forget_headers)
+    host.relocated(reason)
+    return True
 
 
 def _describe(record: Graph, names: list[tuple[str, Any]]) -> None:

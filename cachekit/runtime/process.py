@@ -176,16 +176,22 @@ class SharedState:
             self._users += 1
             return self._folder
 
+    @property
+    def folder(self) -> PrivateFolder | None:
+        """The folder that the environment names; None where no session of this process is open."""
+        return self._folder if self._users and self._folder and self._folder.pid == os.getpid() else None
+
     def relocate(self) -> None:
         """Go on in another folder, because this one cannot be used any more: the last parent is tried first.
 
         Raises StoreError if there is none, leaving everything as it was.
         """
         with self._lock:
-            if self._folder is None or self._users == 0:
+            folder = self.folder
+            if folder is None:
                 raise StoreError("no session is open")
-            self._folder.become(_first_with_room(self._parents[::-1]))
-            for name, path in zip(_ENVIRONMENT, (self._folder.inductor, self._folder.triton), strict=True):
+            folder.become(_first_with_room(self._parents[::-1]))
+            for name, path in zip(_ENVIRONMENT, (folder.inductor, folder.triton), strict=True):
                 os.environ[name] = str(path)
 
     def leave(self) -> None:

@@ -132,6 +132,17 @@ class Session:
         log.debug("cachekit failed", exc_info=error)
         self.disable(f"{type(error).__name__}: {error}")
 
+    def relocated(self, reason: str) -> None:
+        """The private folder was replaced by another one: install there again what was installed."""
+        self._facts.note(f"the private folder was replaced: {reason}")
+        log.warning("cachekit goes on in another private folder: %s", reason)
+        with self._shielded():
+            assert self._library is not None
+            assert self._folder is not None
+            for profile in list(self._profiles.values()) if self._live() else []:
+                if profile.bundle is not None:
+                    install(self._library.store, profile.bundle, self._folder, self._cpp_requirements())
+
     def _live(self) -> bool:
         return self.state not in ("disabled", "closed") and os.getpid() == self._pid
 

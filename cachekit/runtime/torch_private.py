@@ -154,6 +154,15 @@ def code_cache() -> Any:
     return module
 
 
+def forget_headers() -> None:
+    """Have Inductor look for its precompiled headers again: it remembers their paths for ever."""
+    header = getattr(code_cache(), "_precompile_header", None)
+    while header is not None and not hasattr(header, "cache_clear"):
+        header = getattr(header, "__wrapped__", None)
+    if header is not None:
+        header.cache_clear()
+
+
 def isa_class() -> Any:
     """The base class of Inductor's vector ISAs, whose ``check_build(code)`` compiles and loads a probe."""
     cls = _need("torch._inductor.cpu_vec_isa", "VecISA")
