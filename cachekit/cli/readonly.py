@@ -6,6 +6,8 @@ asks what is wrong must get the same answer when asking again.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from cachekit.errors import ConfigurationError
 from cachekit.store.base import MAX_DOCUMENT_BYTES, Head, Store
 
@@ -20,6 +22,10 @@ class ReadOnlyStore:
     def namespace(self) -> str:
         """The namespace this store reads."""
         return self._store.namespace
+
+    def publishing(self) -> AbstractContextManager[None]:
+        """Refuse."""
+        raise _refusal()
 
     def read_head(self, fid: str) -> Head | None:
         """As the store does."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -105,6 +106,12 @@ class Store(Protocol):
     @property
     def namespace(self) -> str:
         """The namespace this store reads and writes; blobs are not shared across namespaces."""
+
+    def publishing(self) -> AbstractContextManager[None]:
+        """While entered, nothing is collected: a blob that is there, or is written, stays there until a head names it.
+
+        Whoever writes holds it from before he looks at what is there until the head is moved. May be entered again.
+        """
 
     def read_head(self, fid: str) -> Head | None:
         """The committed head, or None if the profile has none. Raises `CorruptError` if it cannot be parsed."""

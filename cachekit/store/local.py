@@ -16,6 +16,7 @@ Sits on `cachekit.store.files`; knows nothing of bundles and signatures.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cachekit.errors import (
@@ -25,7 +26,7 @@ from cachekit.errors import (
     NewerSchemaError,
     NotFoundError,
 )
-from cachekit.store import files
+from cachekit.store import files, guards
 from cachekit.store.base import (
     MAX_DOCUMENT_BYTES,
     MAX_HEAD_BYTES,
@@ -65,6 +66,24 @@ class DirectoryStore:
     def namespace(self) -> str:
         """The namespace this store reads and writes."""
         return self._namespace
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the namespace; it need not be there. Raises `StoreError` if others can write it."""
+        return self._namespace_folder
+
+    # -- guards --------------------------------------------------------------------------------------------------------
+
+    def publishing(self) -> AbstractContextManager[None]:
+        """Nothing of the namespace is collected meanwhile. Entering raises `StoreError`."""
+        return guards.publishing(self._namespace_folder)
+
+    def use(self, fid: str) -> guards.Hold | None:
+        """Keep a profile from being collected, from before its head is read until the hold is let go.
+
+        None if there is no such profile yet. Raises `StoreError`.
+        """
+        return guards.share(self._profile(fid))
 
     # -- heads ---------------------------------------------------------------------------------------------------------
 

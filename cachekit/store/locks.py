@@ -1,7 +1,8 @@
-"""Exclusive locks on open files, across threads and processes of this host; the system releases a dead holder's.
+"""Locks on open files and folders, across threads and processes of this host; the system releases a dead holder's.
 
 A forked child gets copies of its parent's descriptors, and a lock lasts until the last copy is closed: a child closes
-them at once, or it would keep the locks of a parent that died. Used by `cachekit.store.files`.
+them at once, or it would keep the locks of a parent that died. Used by `cachekit.store.files` and, shared, by
+`cachekit.store.guards`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    def _lock(descriptor: int, *, shared: bool = False) -> None:  # noqa: ARG001
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # knows no shared locks
 
     def _unlock(descriptor: int) -> None:
         """Closing does it."""
@@ -23,8 +24,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock(descriptor: int, *, shared: bool = False) -> None:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
     def _unlock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -36,11 +37,14 @@ BUSY: type[OSError] = PermissionError if sys.platform == "win32" else BlockingIO
 _held: set[int] = set()
 
 
-def take(descriptor: int) -> None:
-    """Lock the open file without waiting; `release` closes it. Raises `OSError`, `BUSY` if it is held."""
+def take(descriptor: int, *, shared: bool = False) -> None:
+    """Lock the open file without waiting, alone or with others who share; `release` closes it.
+
+    Raises `OSError`, `BUSY` if the lock is held.
+    """
     _held.add(descriptor)
     try:
-        _lock(descriptor)
+        _lock(descriptor, shared=shared)
     except BaseException:
         _held.discard(descriptor)
         raise

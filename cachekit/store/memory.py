@@ -6,6 +6,7 @@ It lives as long as the object and is safe across threads, not across processes.
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 
 from cachekit.errors import ConfigurationError, ConflictError, CorruptError, LimitError, NotFoundError
 from cachekit.store.base import (
@@ -38,6 +39,10 @@ class MemoryStore:
     def namespace(self) -> str:
         """The namespace this store reads and writes."""
         return self._namespace
+
+    def publishing(self) -> AbstractContextManager[None]:
+        """Nothing is ever collected here."""
+        return nullcontext()
 
     def read_head(self, fid: str) -> Head | None:
         """The committed head, or None. Raises `CorruptError` if it cannot be parsed."""

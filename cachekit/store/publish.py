@@ -96,10 +96,26 @@ def publish(
             f"key {key.keyid} is not trusted here, so nobody could read what it signs: trust it first"
         )
     save = _Save(store, contribution, key, accepted=int(now() * 1000))
+    with store.publishing():
+        fid = contribution.fingerprint.id
+        return _until_moved(save, store, fid, trusted, earlier=earlier, seen=seen, limits=limits)
+
+
+def _until_moved(
+    save: _Save,
+    store: Store,
+    fid: str,
+    trusted: Mapping[str, PublicKey],
+    *,
+    earlier: Iterable[str],
+    seen: Seen | None,
+    limits: Limits,
+) -> Published:
+    """Merge with what is there and commit, until nobody was quicker."""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0, min(1.0, 0.01 * 2**attempt)))  # noqa: S311  jitter is no secret
-        found = present(store, contribution.fingerprint.id, trusted, seen=seen, limits=limits)
+        found = present(store, fid, trusted, seen=seen, limits=limits)
         base = found.bundle or save.empty
         merged = save.merge(found.bundle or _taken_over(store, save.empty, earlier, trusted, limits))
         if not found.damaged and not adds(base, merged):
@@ -108,7 +124,7 @@ def publish(
             return save.commit(found, merged, limits)
         except ConflictError as exc:
             log.debug("attempt %d: %s", attempt + 1, exc)
-    raise ConflictError(f"head of {contribution.fingerprint.id} moved at each of {ATTEMPTS} attempts to save")
+    raise ConflictError(f"head of {fid} moved at each of {ATTEMPTS} attempts to save")
 
 
 def _taken_over(

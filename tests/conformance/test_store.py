@@ -357,3 +357,9 @@ def test_a_malformed_namespace_is_refused(backend: Backend, bad: str) -> None:
     """A namespace is one safe name."""
     with pytest.raises(ConfigurationError):
         backend.open(bad)
+
+
+def test_publishing_may_be_entered_again_and_by_others(backend: Backend) -> None:
+    """Whoever publishes keeps collection away, and nobody else who publishes."""
+    with backend.store.publishing(), backend.store.publishing(), backend.open().publishing():
+        assert backend.store.has_blob(backend.store.write_blob(b"x"))
