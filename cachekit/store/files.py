@@ -16,7 +16,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cachekit.errors import LimitError, NotFoundError, StoreError
@@ -60,8 +60,13 @@ def writing(path: Path) -> Iterator[None]:
         raise StoreError(f"cannot write {path}: {describe(exc)}") from exc
 
 
-def read(path: Path, *, max_bytes: int | None = None) -> bytes:
-    """All bytes of a regular file. Raises `NotFoundError`, `LimitError` beyond ``max_bytes``, `StoreError`."""
+def read(
+    path: Path, *, max_bytes: int | None = None, check: Callable[[os.stat_result], None] | None = None
+) -> bytes:
+    """All bytes of a regular file. Raises `NotFoundError`, `LimitError` beyond ``max_bytes``, `StoreError`.
+
+    ``check`` sees the open file's status before anything is read, and may raise what it likes.
+    """
     with reading(path):
         # Without O_NONBLOCK, a FIFO in a file's place would block for ever.
         descriptor = os.open(path, os.O_RDONLY | _OPEN | getattr(os, "O_NONBLOCK", 0))
@@ -69,6 +74,8 @@ def read(path: Path, *, max_bytes: int | None = None) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise StoreError(f"{path} is not a regular file")
+            if check is not None:
+                check(found)
             if max_bytes is not None and found.st_size > max_bytes:
                 raise LimitError(f"{path} has {found.st_size} bytes, more than the {max_bytes} it may have")
             return file.read(found.st_size)

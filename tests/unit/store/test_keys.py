@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +16,7 @@ from cachekit.bundle import signing
 from cachekit.bundle.signing import SigningKey
 from cachekit.errors import ConfigurationError, StoreError
 from cachekit.store import files, keys
+from tests.unit.store.damage import DAMAGES, NOBODY, as_user, open_the_way_to
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,14 +54,175 @@ def test_the_key_is_for_its_user_only(root: Path) -> None:
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
-def test_a_key_that_others_can_read_is_refused(root: Path, mode: int) -> None:
-    """A key that may have been copied does not sign; the message says what to do."""
+@pytest.mark.parametrize("bit", range(6))
+def test_a_key_that_others_may_have_seen_or_made_is_refused(root: Path, bit: int) -> None:
+    """Any right of group or others: such a key does not sign; the message has the mode and says what to do."""
     keys.load_or_create(root)
-    (root / "signing.pem").chmod(mode)
+    (root / "signing.pem").chmod(0o600 | 1 << bit)
 
-    with pytest.raises(ConfigurationError, match="chmod 600"):
+    with pytest.raises(ConfigurationError, match=f"mode {0o600 | 1 << bit:04o}.*chmod 600"):
         keys.load_or_create(root)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602, 0o664])
+def test_a_trusted_key_that_others_could_write_is_passed_over(
+    root: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever can write a trusted key can make himself trusted; the others still count, and the file is named."""
+    mine, theirs = keys.load_or_create(root), signing.generate()
+    keys.trust(root, theirs.public).chmod(mode)
+
+    assert set(keys.trusted(root)) == {mine.keyid}
+    assert f"{theirs.keyid}.pem has mode {mode:04o}" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o400, 0o444])
+def test_a_trusted_key_that_others_can_only_read_counts(root: Path, mode: int) -> None:
+    """Public keys are public, and copied with whatever umask."""
+    mine, theirs = keys.load_or_create(root), signing.generate()
+    keys.trust(root, theirs.public).chmod(mode)
+
+    assert set(keys.trusted(root)) == {mine.keyid, theirs.keyid}
+
+
+# A flipped bit may give another key, as good as any.
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "flipped"])
+def test_a_damaged_signing_key_is_refused_and_left(root: Path, damage: str) -> None:
+    """Whatever is in its place is named, and neither replaced nor followed; only absence makes a new key."""
+    before = keys.load_or_create(root)
+    path = root / "signing.pem"
+    DAMAGES[damage](path)
+    if damage == "missing":
+        assert keys.load_or_create(root).keyid != before.keyid
+        return
+    found = path.lstat()
+
+    if damage in ("grown", "truncated"):  # what follows the end of the key says nothing
+        assert keys.load_or_create(root).keyid == before.keyid
+    else:
+        with pytest.raises((ConfigurationError, StoreError), match=r"signing\.pem"):
+            keys.load_or_create(root)
+    assert path.lstat().st_ino == found.st_ino
+
+
+@pytest.mark.parametrize(
+    "damage", [name for name in DAMAGES if name not in ("grown", "truncated", "missing", "flipped")]
+)
+def test_a_damaged_trusted_key_locks_nobody_else_out(
+    root: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Link, FIFO, folder or nonsense: the file is named and passed over, in bounded time."""
+    mine, theirs = keys.load_or_create(root), signing.generate()
+    DAMAGES[damage](keys.trust(root, theirs.public))
+
+    # A link is not followed; what it leads to lies beside it here, and counts under its own name.
+    assert set(keys.trusted(root)) == {mine.keyid} | ({theirs.keyid} if damage == "link" else set())
+    assert theirs.keyid in caplog.text
+
+
+def test_a_lost_public_half_is_made_again(root: Path) -> None:
+    """A key that signs is trusted by its own store, or its owner could not read what he saves."""
+    key = keys.load_or_create(root)
+    (root / "trusted" / f"{key.keyid}.pem").unlink()
+    assert keys.trusted(root) == {}
+
+    keys.load_or_create(root)
+
+    assert set(keys.trusted(root)) == {key.keyid}
+
+
+def test_a_key_of_another_user_is_refused(root: Path) -> None:
+    """A key that belongs to somebody else may have been chosen by him."""
+    keys.load_or_create(root)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(root / "signing.pem", NOBODY, -1)
+
+    with pytest.raises(ConfigurationError, match=f"belongs to user {NOBODY}"):
+        keys.load_or_create(root)
+
+
+def test_a_folder_of_another_user_is_refused(root: Path) -> None:
+    """An ordinary user relies on no folder that a third one owns, and on one of root's."""
+    root.mkdir(parents=True, mode=0o755)
+    script = """
+        import sys
+        from cachekit.errors import StoreError
+        from cachekit.store import keys
+        become_ordinary()
+        try:
+            print(keys.trusted(sys.argv[1]))
+        except StoreError as exc:
+            print(exc)
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    open_the_way_to(root)
+    assert as_user(script, str(root)) == "{}\n"
+    os.chown(root, NOBODY - 1, -1)
+
+    assert f"belongs to user {NOBODY - 1}, not to {NOBODY}" in as_user(script, str(root))
+
+
+def test_a_key_that_cannot_be_read_is_named(root: Path) -> None:
+    """Permission denied is no absence: no second key is made."""
+    keys.load_or_create(root)
+    (root / "signing.pem").chmod(0)
+    if os.geteuid() == 0:
+        os.chown(root, NOBODY, -1)
+        os.chown(root / "signing.pem", NOBODY, -1)
+        open_the_way_to(root)
+    script = """
+        import sys
+        from cachekit.bundle import signing
+        from cachekit.errors import StoreError
+        from cachekit.store import keys
+        become_ordinary()
+        try:
+            keys.load_or_create(sys.argv[1])
+        except StoreError as exc:
+            print(exc)
+    """
+
+    assert "EACCES" in as_user(script, str(root))
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_key_is_whole_or_absent_after_a_kill(root: Path, step: int) -> None:
+    """Killed before any system call that writes, a first use leaves no key or a whole one; the next one works."""
+    script = """
+        import os, signal, sys
+        from cachekit.store import keys
+
+        left = int(sys.argv[2])
+
+        def counted(name):
+            works = getattr(os, name)
+
+            def call(*args, **kwargs):
+                global left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return works(*args, **kwargs)
+
+            setattr(os, name, call)
+
+        for name in ("write", "fsync", "replace", "rename", "mkdir"):
+            counted(name)
+        keys.load_or_create(sys.argv[1])
+    """
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(root), str(step)], cwd=ROOT, check=False
+    )
+    assert killed.returncode in (0, -signal.SIGKILL)
+    there = (root / "signing.pem").exists()
+
+    key = keys.load_or_create(root)
+
+    assert key.keyid in keys.trusted(root)
+    assert not there or killed.returncode == 0 or step > 4
+    assert signing.verify(signing.sign(b"{}", key), keys.trusted(root)).keyid == key.keyid
 
 
 def test_a_folder_that_others_can_write_is_refused(root: Path) -> None:
