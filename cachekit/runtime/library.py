@@ -20,6 +20,7 @@ from cachekit.runtime.profile import Pending, coverage_of
 from cachekit.settings import Settings
 
 if TYPE_CHECKING:
+    from cachekit.store.base import Head
     from cachekit.store.publish import Published
 
 log = logging.getLogger("cachekit")
@@ -33,9 +34,12 @@ class Library:
 
     def __init__(self, settings: Settings) -> None:
         from cachekit.store.local import DirectoryStore
+        from cachekit.store.seen import Seen
 
         self._settings = settings
         self.store = DirectoryStore(settings.store_root, namespace=settings.namespace)
+        self.seen = Seen(settings.seen_root, settings.namespace)
+        self._heads: dict[str, Head] = {}
 
     def find(self, fingerprint: Fingerprint) -> Bundle | None:
         """The verified head bundle, None if there is none. Raises CachekitError if it cannot be read or trusted.
@@ -43,17 +47,22 @@ class Library:
         Where nothing is kept yet, the one that an earlier schema of fingerprints kept for the same pipeline.
         """
         for known in (fingerprint, *fingerprint.earlier()):
-            # Before the keys: a machine that never saved anything has none.
-            if self.store.read_head(known.id) is not None:
-                from cachekit.store.fetch import fetch
-                from cachekit.store.keys import trusted
+            if self.store.read_head(known.id) is None and self.seen.highest(known.id) is None:
+                continue  # before the keys: without any bundle there are none
+            from cachekit.store.fetch import committed
+            from cachekit.store.keys import trusted
 
-                return fetch(self.store, known.id, trusted(self._settings.keys_root))
+            found = committed(self.store, known.id, trusted(self._settings.keys_root), seen=self.seen)
+            if found is not None:
+                self._heads[known.id] = found.head
+                return found.bundle
         return None
 
     def explain(self, fingerprint: Fingerprint, bundle: Bundle | None) -> str:
         """Why nothing was hit: the nearest stored fingerprint, this one left out, and what differs."""
         subject = "the bundle got no hit" if bundle else "no bundle for this fingerprint"
+        if bundle is None and self._lost_its_head(fingerprint):
+            subject += " is committed: its head is missing, and the next save builds upon what is left"
         try:
             found = self._nearest(fingerprint)
         except CachekitError as exc:
@@ -62,6 +71,15 @@ class Library:
             return f"{subject}; no other fingerprint is stored"
         other, differences = found
         return f"{subject}; nearest is {other.id[:12]}, which differs in {_told(differences)}"
+
+    def _lost_its_head(self, fingerprint: Fingerprint) -> bool:
+        """Whether documents wait for a head: it was lost, or their writer died, or is still at it."""
+        try:
+            return self.store.read_head(fingerprint.id) is None and bool(
+                self.store.generations(fingerprint.id)
+            )
+        except CachekitError:
+            return False  # told already, as the reason why nothing was found
 
     def _nearest(self, fingerprint: Fingerprint) -> tuple[Fingerprint, tuple[Difference, ...]] | None:
         others = []
@@ -90,15 +108,25 @@ class Library:
         )
         root = self._settings.keys_root
         earlier = [known.id for known in fingerprint.earlier()]
-        return publish(self.store, contribution, load_or_create(root), trusted(root), earlier=earlier)
+        key = load_or_create(root)
+        done = publish(self.store, contribution, key, trusted(root), earlier=earlier, seen=self.seen)
+        if done.head is not None:
+            self._heads[fingerprint.id] = done.head
+        return done
 
     def record(self, event: str, bundle: Bundle, **data: Any) -> str | None:
-        """Bring the manifest up to date with a bundle and what happened to it.
+        """Remember the bundle's generation, and bring the manifest up to date with it and what happened to it.
 
         Returns what went wrong instead of raising: a manifest can be rebuilt.
         """
         from cachekit.manifest import Manifest
 
+        try:
+            head = self._heads.get(bundle.fingerprint_id)
+            if head is not None and head.generation == bundle.generation:
+                self.seen.note(self.store, bundle.fingerprint_id, head, bundle.tombstones)
+        except CachekitError as exc:
+            return f"generation {bundle.generation} is not remembered: {exc}"
         try:
             manifest = Manifest(self._settings.manifest_path)
             manifest.index(bundle)
