@@ -59,6 +59,11 @@ class Facts:
         return self.cold_s is not None and bool(self.installed) and not self.tally.hits
 
     @property
+    def saved_s(self) -> float:
+        """Seconds saved against the recorded cold compile; 0 unless it is ``effective``."""
+        return max(0.0, (self.cold_s or 0.0) - self.load_s - self.warm_calls_s) if self.effective else 0.0
+
+    @property
     def effective(self) -> bool | None:
         """Whether the covered calls and the load took less time than recorded; None until one ran."""
         if self.cold_s is None:

@@ -25,6 +25,7 @@ from cachekit.bundle import (
     requires,
 )
 from cachekit.identity import Fingerprint
+from cachekit.runtime.forks import held_here, renew_in_child
 from cachekit.runtime.recorder import Window
 
 
@@ -94,6 +95,7 @@ class Profile:
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
         self._new_shapes: dict[Shape, set[str]] = {}
         self._in_save = _NOTHING
+        renew_in_child(self)
         if bundle is not None:
             if offer_all:
                 self._to_offer_again = frozenset(entry.identity.id for entry in bundle.entries)
@@ -181,6 +183,16 @@ class Profile:
         """Something was compiled that no kept bundle holds. Labels alone do not make a session dirty."""
         with self._lock:
             return bool(self._new or self._new_kernels or self._new_units)
+
+    @property
+    def saving(self) -> bool:
+        """A save of it is in progress."""
+        return bool(self._in_save)
+
+    @property
+    def held_here(self) -> bool:
+        """Whether the calling thread was interrupted in here: a save would wait for it."""
+        return held_here(self._lock)
 
     @property
     def unsaved(self) -> bool:

@@ -29,32 +29,31 @@ class Window:
         return bool(self.artifacts or self.kernels)
 
 
-class Recording:
-    """A thread-safe collector of artifacts and kernels; holds references to torch's bytes, never copies."""
+class Recording(threading.local):
+    """A collector of artifacts and kernels; holds references to torch's bytes, never copies.
+
+    Each thread has a window of its own: what one call compiles is never taken for what another one used.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._window = Window()
 
     def add_artifact(self, kind: str, key: str, data: bytes) -> None:
         """File one artifact."""
-        with self._lock:
-            self._window.artifacts.append((kind, key, data))
+        self._window.artifacts.append((kind, key, data))
 
     def add_kernel(self, path: str, *, compiled: bool) -> None:
         """File one C++ kernel by its path relative to the cache folder."""
-        with self._lock:
-            self._window.kernels[path] = compiled or self._window.kernels.get(path, False)
+        self._window.kernels[path] = compiled or self._window.kernels.get(path, False)
 
     @property
     def waiting(self) -> bool:
-        """Whether anything was filed since the last :meth:`take`."""
+        """Whether this thread filed anything since its last :meth:`take`."""
         return bool(self._window)
 
     def take(self) -> Window:
-        """Everything filed since the last call."""
-        with self._lock:
-            taken, self._window = self._window, Window()
+        """Everything that this thread filed since its last call."""
+        taken, self._window = self._window, Window()
         return taken
 
 

@@ -1,42 +1,41 @@
 """A session: one pipeline, from attach to close.
 
 States: ``binding`` → ``recording`` (nothing kept) or ``warm`` (a bundle installed) → ``clean`` ⇄ ``dirty`` →
-``closed``; ``disabled`` from anywhere, with a reason. Once bound nothing here raises into the engine, except
-StrictMissError in strict mode.
+``closed``; ``disabled`` from anywhere, with a reason. The state is never kept, it follows from what there is: nothing
+can set it wrong, from whatever thread. Once bound nothing here raises into the engine, except StrictMissError in
+strict mode.
 
-This module decides what happens when. What is found, filed, compared and written is decided below it: ``library``,
-``installer``, ``profile``, ``units``.
+This module decides what happens when. What is observed, found, filed, compared and written is decided below it:
+``calls`` and ``profiles``.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
 import tempfile
 import threading
-import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cachekit.bundle import Bundle, Shape
+from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
-from cachekit.runtime import counters, recorder
+from cachekit.runtime import counters, endings, recorder
 from cachekit.runtime.backend import Call, Graph, SessionBackend
+from cachekit.runtime.calls import Calls, Labeller
 from cachekit.runtime.facts import Facts
+from cachekit.runtime.forks import renew_in_child
 from cachekit.runtime.generations import Generations
-from cachekit.runtime.installer import install
 from cachekit.runtime.library import Library
-from cachekit.runtime.process import PrivateFolder, shared
-from cachekit.runtime.profile import Pending, Profile
+from cachekit.runtime.process import shared
+from cachekit.runtime.profile import Profile
+from cachekit.runtime.profiles import Profiles
 from cachekit.runtime.report import Report
 from cachekit.runtime.saver import Saver
-from cachekit.runtime.signature import call_key, call_signature
-from cachekit.runtime.units import dynamic_units, static_unit
 from cachekit.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("cachekit")
 
 State = Literal["binding", "recording", "warm", "clean", "dirty", "closed", "disabled"]
-Labeller = Callable[[str, Sequence[Any], Mapping[str, Any]], "Shape | None"]
-EXIT_TIMEOUT_S = 60.0
-"""How long the interpreter's exit waits for a save in progress."""
 
 
 class Session:
@@ -67,24 +63,34 @@ class Session:
     ) -> None:
         self.settings = settings
         self.plan = plan
-        self.state: State = "binding"
         self.recording = recorder.Recording()
+        self.facts = Facts()
+        self.profile: Profile | None = None
+        self.label: Labeller = label or _unnamed
         self._identify = identify
         self._cpp_requirements = cpp_requirements
-        self._label = label or (lambda name, args, kwargs: None)
         self._pid = os.getpid()
-        self._undo = contextlib.ExitStack()
+        # Each is set once and never taken back.
+        self._bound = self._ran = self._disabled = self._closed = False
+        self._undo = endings.Undo()
         self._lock = threading.RLock()
         self._thread = threading.local()
-        self._facts = Facts()
         self._saver = Saver(self._save_now, name="cachekit-save")
-        self._folder: PrivateFolder | None = None
-        self._library: Library | None = None
-        self._profiles: dict[str, Profile] = {}
-        self._profile: Profile | None = None
-        self._nearest: dict[str, str] = {}
+        self._profiles: Profiles | None = None
         self._generations = Generations()
-        self._noted: set[str] = set()
+        self._calls = Calls(self, self._generations)
+        renew_in_child(self)
+
+    @property
+    def state(self) -> State:
+        """Where the session stands."""
+        if self._closed or self._disabled:
+            return "closed" if self._closed else "disabled"
+        if self._profiles is None or not self._bound:
+            return "binding"
+        if not self._ran:
+            return "warm" if self.facts.installed else "recording"
+        return "dirty" if self._profiles.dirty or self._profiles.saving else "clean"
 
     # --- binding ---------------------------------------------------------------------------------------------------
 
@@ -92,32 +98,34 @@ class Session:
         """Find, verify, install. Never raises: on any failure the session is disabled and says why."""
         with self._shielded():
             elsewhere = Path(tempfile.gettempdir()) / f"cachekit-{os.getuid()}"
-            self._folder = shared.enter(self.settings.process_root, elsewhere)
+            folder = shared.enter(self.settings.process_root, elsewhere)
             # Also if the engine drops the pipeline without closing.
             release = weakref.finalize(self, _leave, self._pid)
             release.atexit = False
-            self._undo.callback(release)
-            self._library = Library(self.settings)
-            self._profile = self._profile_of(self._identify())
+            self.undo(release)
+            self._profiles = Profiles(
+                Library(self.settings), folder, self.facts, offer_all=self.settings.mode == "on"
+            )
+            self.profile = self._profile_now()
             if self.plan.scope == "caller":
-                self._facts.note(
+                self.facts.note(
                     "the engine compiles by itself: attribution holds while this is the only session"
                 )
-            self.state = "warm" if self._facts.installed else "recording"
-            _close_at_exit(self)
-        if not self._live():
-            self._undo.close()  # the engine compiles into its own folder, as it would have without us
+            endings.close_at_exit(self)
+            self._bound = True
+        if not self.live():
+            self._undo.run()  # the engine compiles into its own folder, as it would have without us
 
     def disable(self, reason: str, *, level: int = logging.WARNING) -> None:
         """Go on without a cache, compiled as planned; ``level`` is the log's."""
-        if self.state not in ("disabled", "closed"):
-            self.state = "disabled"
-            self._facts.note(reason)
+        if not self._disabled and not self._closed:
+            self._disabled = True
+            self.facts.note(reason)
             log.log(level, "cachekit is disabled for this pipeline: %s", reason)
 
     def undo(self, function: Callable[..., Any], *args: Any) -> None:
         """Have a change put back on close; the last one first."""
-        self._undo.callback(function, *args)
+        self._undo.add(function, *args)
 
     @contextlib.contextmanager
     def _shielded(self) -> Iterator[None]:
@@ -134,46 +142,20 @@ class Session:
 
     def relocated(self, reason: str) -> None:
         """The private folder was replaced by another one: install there again what was installed."""
-        self._facts.note(f"the private folder was replaced: {reason}")
+        self.facts.note(f"the private folder was replaced: {reason}")
         log.warning("cachekit goes on in another private folder: %s", reason)
-        with self._shielded():
-            assert self._library is not None
-            assert self._folder is not None
-            for profile in list(self._profiles.values()) if self._live() else []:
-                if profile.bundle is not None:
-                    install(self._library.store, profile.bundle, self._folder, self._cpp_requirements())
+        if self.live() and self._profiles is not None:
+            with self._shielded():
+                self._profiles.install_again(self._cpp_requirements())
 
-    def _live(self) -> bool:
-        return self.state not in ("disabled", "closed") and os.getpid() == self._pid
+    def live(self) -> bool:
+        """Whether the session does anything: it is neither disabled nor closed, and this is no forked child."""
+        return not (self._disabled or self._closed) and os.getpid() == self._pid
 
-    def _profile_of(self, fingerprint: Fingerprint) -> Profile:
-        """The profile of a fingerprint; its bundle is found and installed the first time."""
-        with self._lock:
-            if fingerprint.id not in self._profiles:
-                started = time.perf_counter()
-                host = self._cpp_requirements()
-                bundle, damaged = self._install(fingerprint, host)
-                offered = self.settings.mode == "on"  # a baker offers again what it was given
-                self._profiles[fingerprint.id] = Profile(
-                    fingerprint, host, bundle, damaged=damaged, offer_all=offered
-                )
-                self._facts.load_s += time.perf_counter() - started
-            return self._profiles[fingerprint.id]
-
-    def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> tuple[Bundle | None, set[str]]:
-        """The bundle that was installed, if any, and the identities in it that are damaged."""
-        assert self._library is not None
-        assert self._folder is not None
-        try:
-            bundle = self._library.find(fingerprint)
-            if bundle is None:
-                return None, set()
-            done = install(self._library.store, bundle, self._folder, host)
-        except CachekitError as exc:
-            self._facts.note(f"bundle not used: {exc.diagnostics()}")
-            return None, set()
-        self._facts.add_installed(done)
-        return bundle, done.damaged
+    def _profile_now(self) -> Profile:
+        """Who the pipeline is now."""
+        assert self._profiles is not None
+        return self._profiles.of(self._identify(), self._cpp_requirements())
 
     # --- compiling: called by the backend, on the generating thread -----------------------------------------------
 
@@ -185,155 +167,52 @@ class Session:
 
     def before_compile(self) -> Profile | None:
         """Who the pipeline is now: a changed one (adapter, processor, dtype) is another profile from here on."""
-        if not self._live():
+        if not self.live():
             return None
         profile = None
         with self._shielded():
-            if self._profile is not None:
-                self._absorb(self._profile, self.current_call())
+            if self.profile is not None:
+                self._calls.absorb(self.profile, self.current_call())
             self._thread.before = counters.snapshot()
-            self._profile = profile = self._profile_of(self._identify())
+            self.profile = profile = self._profile_now()
         return profile
-
-    def _absorb(self, profile: Profile, call: Call | None) -> None:
-        """File what was looked up or made while compiled graphs ran: autotuning, for the most part."""
-        needs = profile.absorb(self.recording.take())
-        self._facts.count(needs)
-        if call is not None:
-            call.extra.add(needs)
 
     def after_compile(self, graph: Graph) -> None:
         """File what one graph looked up or made."""
         with self._shielded():
             graph.needs = graph.profile.absorb(self.recording.take())
-            self._facts.tally.add(self._thread.before, counters.snapshot())
-            self._facts.count(graph.needs)
+            self.facts.tally.add(self._thread.before, counters.snapshot())
+            self.facts.count(graph.needs)
             call = self.current_call()
             if call is not None:
                 call.compiled.append(graph)
 
     def current_call(self) -> Call | None:
         """The observed forward that this thread is in."""
-        calls = getattr(self._thread, "calls", None)
-        return calls[-1] if calls else None
+        return self._calls.current
 
     def refuse_compile(self) -> Callable[[], None] | None:
         """What raises where something would be compiled; in strict mode only."""
-        return self._raise_strict if self.settings.mode == "strict" and self.state != "closed" else None
+        return self._raise_strict if self.settings.mode == "strict" and not self._closed else None
 
     def _raise_strict(self) -> None:
-        why = (
-            "the installed bundle does not cover it" if self._facts.installed else "; ".join(self._reasons())
-        )
+        why = "the installed bundle does not cover it" if self.facts.installed else "; ".join(self._reasons())
         raise StrictMissError(f"CACHEKIT_MODE=strict, and this call would compile: {why}")
-
-    # --- calls of the denoiser -------------------------------------------------------------------------------------
 
     def observed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
-        import torch
-
-        tensor, is_compiling = torch.Tensor, torch.compiler.is_compiling
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            context = None
-            if not is_compiling() and self._live():
-                with self._shielded():
-                    context = self._context((name, call_key(args, kwargs, tensor)))
-            if context is None:
-                return call(*args, **kwargs)
-            result = self._called(context, call, args, kwargs)
-            with self._shielded():
-                if context.ran is not None or context.compiled or self.recording.waiting:
-                    self._register(context, lambda: call_signature(args, kwargs, tensor, module=name))
-                if self._generations.is_new(context.key):
-                    alone = self._generations.add(context.key, self._shape(name, args, kwargs))
-                    if alone:
-                        self.generation_finished()
-            return result
-
-        return run
-
-    def _shape(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shape | None:
-        try:
-            return self._label(name, args, kwargs)
-        except Exception as exc:  # a label is for people: without one the call is covered all the same
-            self._facts.note(f"no label for a shape: {type(exc).__name__}: {exc}")
-            return None
-
-    def _context(self, key: Hashable) -> Call:
-        """What to watch in a call: all of it the first time its key is seen."""
-        if self._generations.knows(key):
-            return Call(key)
-        # Where the engine compiles by itself, no backend of ours counts.
-        return Call(key, ran=[], before=counters.snapshot() if self.plan.scope == "caller" else None)
-
-    def _called(self, context: Call, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        calls = self._thread.__dict__.setdefault("calls", [])
-        calls.append(context)
-        started = time.perf_counter()
-        try:
-            with recorder.scope(self.recording):
-                return call(*args, **kwargs)
-        except BaseException as exc:
-            self._abandon(context)
-            strict = _strict_cause(exc)
-            if strict is None or strict is exc:
-                raise
-            raise strict from None
-        finally:
-            context.seconds = time.perf_counter() - started
-            calls.pop()
-
-    def _abandon(self, context: Call) -> None:
-        """A call failed or was cancelled: it registers no shape, but what it compiled is kept."""
-        with self._shielded():
-            profile = context.compiled[-1].profile if context.compiled else self._profile
-            if profile is not None:
-                self._absorb(profile, None)
-            self._generations.abandon()
-
-    def _register(self, context: Call, signature: Callable[[], str]) -> None:
-        """Find or make the units of a call that compiled, or of the first call with its signature."""
-        graphs = context.compiled or context.ran or []
-        profile = graphs[-1].profile if graphs else self._profile
-        assert profile is not None  # bound, or the session would not be live
-        self._absorb(profile, context)
-        if context.before is not None:
-            self._facts.tally.add(context.before, counters.snapshot())
-        if context.compiled or context.extra.identities:
-            units = self._units(profile, context, signature)
-        else:
-            units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
-            if not graphs and self.plan.scope != "caller":
-                self._facts.note("torch compiled nothing for this call")
-        self._generations.learn(context.key, (profile, units))
-
-    def _units(self, profile: Profile, call: Call, signature: Callable[[], str]) -> tuple[str, ...]:
-        before = profile.known_units()
-        if call.compiled and self.plan.dynamic is not False:
-            made = dynamic_units(profile, call.compiled, call.extra, call.seconds)
-        else:
-            made = [static_unit(call.compiled, call.extra, call.seconds, signature())]
-        for item in made:
-            profile.add_unit(item.unit, item.kernels)
-        for index, graph in enumerate(call.compiled):
-            graph.unit_id = made[min(index, len(made) - 1)].unit.id
-        units = tuple(sorted({item.unit.id for item in made}))
-        covered = all(unit in before for unit in units)
-        self._facts.add_call(call.seconds, [before[unit].seconds for unit in units] if covered else None)
-        return units
+        return self._calls.observed(name, call)
 
     # --- generations -----------------------------------------------------------------------------------------------
 
     def generation_started(self) -> None:
-        """A generation begins: what an earlier one left unfinished registers no shape."""
+        """A generation begins on this thread: what an earlier one left unfinished registers no shape."""
         self._generations.start()
 
     def generation_finished(self) -> None:
-        """A generation ended well: register its shapes, and save if something is new."""
-        if self._live():
-            with self._shielded(), self._lock:
+        """The generation on this thread ended well: register its shapes, and save if something is new."""
+        if self.live():
+            with self._shielded():
                 self._generations.finish()
                 self._settle()
 
@@ -347,21 +226,22 @@ class Session:
             batch: images a call.
             variant: what else tells shapes apart, e.g. ``frames=17``.
         """
-        if not self._live():
+        if not self.live():
             return False
         try:
             shape = Shape.of(width, height, batch, **variant)
         except CachekitError as exc:
-            self._facts.note(f"shape not registered: {exc}")
+            self.facts.note(f"shape not registered: {exc}")
             return False
         return self._generations.label(shape)
 
     def _settle(self) -> None:
-        """After a generation: dirty or clean, a save where the mode wants one, and one line in the log."""
-        first = self.state in ("recording", "warm")
-        dirty = self._is_dirty()
-        self.state = "dirty" if dirty else "clean"
-        if (dirty or first) and self._saves and self.settings.save == "auto":
+        """After a generation: a save where the mode wants one, and one line in the log for the first."""
+        first = not self._ran
+        if first:
+            with self._lock:
+                first, self._ran = not self._ran, True
+        if (first or self._dirty) and self._saves and self.settings.save == "auto":
             self._saver.request()
         if first:
             report = self.report()
@@ -369,8 +249,9 @@ class Session:
             if report.inert:
                 log.warning("cachekit: %s", "; ".join(report.reasons))
 
-    def _is_dirty(self) -> bool:
-        return any(profile.dirty for profile in list(self._profiles.values()))
+    @property
+    def _dirty(self) -> bool:
+        return self._profiles is not None and self._profiles.dirty
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -388,49 +269,21 @@ class Session:
             Whether the save was started or, with ``wait``, ended in time; ``report()`` says what went wrong.
             False in a mode that does not save.
         """
-        if not self._live() or self.settings.mode not in ("auto", "on"):
+        if not self.live() or self.settings.mode not in ("auto", "on"):
             return False
         ticket = self._saver.request()
         return True if wait is False else self._saver.wait(ticket, None if wait is True else float(wait))
 
     def _save_now(self) -> None:
-        """On the saver's thread: publish what each profile has that its bundle lacks, and note warm starts."""
-        for profile in list(self._profiles.values()):
-            pending = profile.take()
-            if pending:
-                self._publish(profile, pending)
-            elif profile.bundle is not None and profile.fingerprint.id not in self._noted:
-                self._record("started", profile.bundle, saved_s=round(self.report().saved_s, 3))
-            self._noted.add(profile.fingerprint.id)
-        if self.state == "dirty" and not self._is_dirty():
-            self.state = "clean"
-
-    def _publish(self, profile: Profile, pending: Pending) -> None:
-        assert self._library is not None
-        assert self._folder is not None
-        try:
-            published = self._library.publish(profile.fingerprint, pending, self._folder)
-        except Exception as exc:  # the session goes on, and what was not saved is kept for the next try
-            profile.give_back(pending)
-            self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
-            log.warning("cachekit could not save: %s", exc)
-            return
-        profile.adopt(published.bundle)
-        if published.bytes_written:
-            self._facts.saved.append(published.bundle.generation)
-        self._record("saved", published.bundle, bytes=published.bytes_written, new=published.new_entries)
-
-    def _record(self, event: str, bundle: Bundle, **data: Any) -> None:
-        assert self._library is not None
-        problem = self._library.record(event, bundle, **data)
-        if problem:
-            self._facts.note(problem)
+        """On the saver's thread."""
+        if self._profiles is not None:
+            self._profiles.publish()
 
     # --- proof -----------------------------------------------------------------------------------------------------
 
     def report(self) -> Report:
         """What was found, hit and saved so far, see :class:`~cachekit.runtime.report.Report`."""
-        facts, profile = self._facts, self._profile
+        facts, profile = self.facts, self.profile
         return Report(
             state=self.state,
             mode=self.settings.mode,
@@ -456,41 +309,55 @@ class Session:
     @property
     def fingerprint(self) -> Fingerprint | None:
         """Who the pipeline was when it last compiled; None if binding failed."""
-        return self._profile.fingerprint if self._profile else None
+        return self.profile.fingerprint if self.profile else None
 
     def _reasons(self) -> list[str]:
         """Everything noted, and where nothing was hit, the nearest stored fingerprint and what differs."""
-        profile = self._profile
-        if self._library is None or profile is None or self._facts.hits:
-            return list(self._facts.reasons)
-        if self._facts.installed and not self._facts.inert:
-            return list(self._facts.reasons)  # nothing that the bundle covers ran yet
-        if profile.fingerprint.id not in self._nearest:
-            found = (
-                profile.bundle if self._facts.installed else None
-            )  # what this session saved explains nothing
-            self._nearest[profile.fingerprint.id] = self._library.explain(profile.fingerprint, found)
-        return [*self._facts.reasons, self._nearest[profile.fingerprint.id]]
+        profile = self.profile
+        if self._profiles is None or profile is None or self.facts.hits:
+            return list(self.facts.reasons)
+        if self.facts.installed and not self.facts.inert:
+            return list(self.facts.reasons)  # nothing that the bundle covers ran yet
+        bundle = profile.bundle if self.facts.installed else None  # what this session saved explains nothing
+        return [*self.facts.reasons, self._profiles.explanation(profile, bundle)]
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def close(self, *, timeout: float | None = None) -> None:
+    def close(self, *, timeout: float | None = endings.EXIT_TIMEOUT_S) -> None:
         """Last save (waited for, at most ``timeout`` seconds), then everything the session changed is put back.
 
-        Idempotent; never raises. The pipeline is uncompiled again, as it was before ``attach``.
+        May be called from any thread, signal handler or finalizer, and again: whoever comes second waits for the save
+        as well. Never raises; an interrupt while it waits passes, and everything is put back all the same. The pipeline
+        is uncompiled again, as it was before ``attach``. A save that takes longer goes on in the background, and the
+        interpreter's exit waits for it.
         """
-        if self.state == "closed" or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        with self._shielded():
-            if self._live() and self._saves and any(p.unsaved for p in self._profiles.values()):
-                self._saver.request()
-            if not self._saver.wait(timeout=timeout):
-                self._facts.note(f"the last save was not done after {timeout} s")
-        with self._shielded():
-            self._undo.close()
-        self.state = "closed"
-        self._identify = _closed
-        self._label = lambda name, args, kwargs: None  # both held the pipeline
+        try:
+            with self._shielded():
+                self._last_save(timeout)
+        finally:
+            self._put_back()
+
+    def _last_save(self, timeout: float | None) -> None:
+        if self._profiles is None:
+            return
+        if self.live() and self._saves and self._profiles.unsaved:
+            self._saver.request()
+        if self._profiles.held_here:
+            return  # this cut into code that the save needs to go on: the exit waits for it
+        if not self._saver.wait(timeout=timeout):
+            reason = f"the last save was not done after {timeout} s"
+            self.facts.note(reason)
+            log.warning("cachekit: %s", reason)
+
+    def _put_back(self) -> None:
+        self._closed = True
+        for error in self._undo.run():
+            log.debug("cachekit could not put something back", exc_info=error)
+            self.facts.note(f"not put back: {type(error).__name__}: {error}")
+        self._identify = _nobody
+        self.label = _unnamed  # both held the pipeline
 
     def __enter__(self) -> Self:
         return self
@@ -499,7 +366,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        fingerprint = self._profile.fingerprint.id[:12] if self._profile else "unbound"
+        fingerprint = self.profile.fingerprint.id[:12] if self.profile else "unbound"
         return f"<cachekit.Session {self.state} {fingerprint}>"
 
 
@@ -508,27 +375,9 @@ def _leave(pid: int) -> None:
         shared.leave()
 
 
-def _closed() -> Fingerprint:
+def _unnamed(*_: Any) -> None:
+    return None
+
+
+def _nobody() -> Fingerprint:
     raise CachekitError("the session is closed")
-
-
-def _strict_cause(error: BaseException) -> StrictMissError | None:
-    """Our strict-mode error inside the compiler's wrapping, if that is what it was."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, StrictMissError):
-        seen = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
-    return seen
-
-
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _close_at_exit(session: Session) -> None:
-    if not _sessions:
-        atexit.register(_close_all)
-    _sessions.add(session)
-
-
-def _close_all() -> None:
-    for session in list(_sessions):
-        session.close(timeout=EXIT_TIMEOUT_S)

@@ -79,11 +79,13 @@ def test_a_scope_ends_with_an_exception_too(watched: None) -> None:
 def test_a_scope_belongs_to_one_thread(watched: None) -> None:
     """What another thread compiles meanwhile is not filed here; its own scope gets it."""
     mine, theirs = Recording(), Recording()
+    filed: list[tuple[str, str, bytes]] = []
 
     def other() -> None:
         record("outside of any scope")
         with scope(theirs):
             record("theirs")
+        filed.extend(theirs.take().artifacts)
 
     with scope(mine):
         thread = threading.Thread(target=other)
@@ -91,7 +93,27 @@ def test_a_scope_belongs_to_one_thread(watched: None) -> None:
         thread.join()
 
     assert not mine.take()
-    assert [key for _, key, _ in theirs.take().artifacts] == ["theirs"]
+    assert [key for _, key, _ in filed] == ["theirs"]
+
+
+def test_threads_that_share_a_recording_have_a_window_each(watched: None) -> None:
+    """What one call compiles is never taken for what a call on another thread used meanwhile."""
+    recording = Recording()
+    filed: list[tuple[str, str, bytes]] = []
+
+    def other() -> None:
+        with scope(recording):
+            record("theirs")
+        filed.extend(recording.take().artifacts)
+
+    with scope(recording):
+        record("mine")
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    assert [key for _, key, _ in filed] == ["theirs"]
+    assert [key for _, key, _ in recording.take().artifacts] == ["mine"]
 
 
 def test_bytes_are_kept_by_reference(watched: None) -> None:

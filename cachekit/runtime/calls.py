@@ -1,0 +1,182 @@
+"""The calls of a session's denoisers, observed: what each compiled or used, which units that is, which shape it ran.
+
+The wrapper is on the path of every call of the engine: it costs microseconds, looks at nothing but the call's key once
+that is known, and whatever fails in here is told to the session and never to the engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+from cachekit.bundle import Shape
+from cachekit.errors import StrictMissError
+from cachekit.identity import Plan
+from cachekit.runtime import counters, recorder
+from cachekit.runtime.backend import Call
+from cachekit.runtime.facts import Facts
+from cachekit.runtime.generations import Generations
+from cachekit.runtime.profile import Profile
+from cachekit.runtime.signature import call_key, call_signature
+from cachekit.runtime.units import dynamic_units, static_unit
+
+Labeller = Callable[[str, Sequence[Any], Mapping[str, Any]], "Shape | None"]
+
+
+class Host(Protocol):
+    """What the calls need of their session; none of these raises."""
+
+    plan: Plan
+    facts: Facts
+    recording: recorder.Recording
+    profile: Profile | None
+    """Who the pipeline was when it last compiled."""
+    label: Labeller
+
+    def live(self) -> bool:
+        """Whether the session observes anything at all."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours failed: go on without a cache."""
+
+    def generation_finished(self) -> None:
+        """A call that is a generation of its own ended well."""
+
+
+class Calls:
+    """Those of one session, on any number of threads."""
+
+    def __init__(self, host: Host, generations: Generations) -> None:
+        self._host = host
+        self._generations = generations
+        self._thread = threading.local()
+
+    def observed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
+        import torch
+
+        tensor, is_compiling = torch.Tensor, torch.compiler.is_compiling
+        host = self._host
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            context = None
+            if not is_compiling() and host.live():
+                try:
+                    context = self._context((name, call_key(args, kwargs, tensor)))
+                except Exception as exc:
+                    host.failed(exc)
+            if context is None:
+                return call(*args, **kwargs)
+            result = self._called(context, call, args, kwargs)
+            try:
+                if host.live():  # it may have been closed meanwhile, and this may be a forked child
+                    self._ended(context, name, args, kwargs, tensor)
+            except Exception as exc:
+                host.failed(exc)
+            return result
+
+        return run
+
+    @property
+    def current(self) -> Call | None:
+        """The observed forward that this thread is in."""
+        calls = getattr(self._thread, "calls", None)
+        return calls[-1] if calls else None
+
+    def absorb(self, profile: Profile, call: Call | None) -> None:
+        """File what was looked up or made while compiled graphs ran: autotuning, for the most part."""
+        needs = profile.absorb(self._host.recording.take())
+        self._host.facts.count(needs)
+        if call is not None:
+            call.extra.add(needs)
+
+    def _context(self, key: Hashable) -> Call:
+        """What to watch in a call: all of it the first time its key is seen."""
+        if self._generations.knows(key):
+            return Call(key)
+        # Where the engine compiles by itself, no backend of ours counts.
+        return Call(key, ran=[], before=counters.snapshot() if self._host.plan.scope == "caller" else None)
+
+    def _called(self, context: Call, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        calls = self._thread.__dict__.setdefault("calls", [])
+        calls.append(context)
+        started = time.perf_counter()
+        try:
+            with recorder.scope(self._host.recording):
+                return call(*args, **kwargs)
+        except BaseException as exc:
+            self._abandon(context)
+            strict = _strict_cause(exc)
+            if strict is None or strict is exc:
+                raise
+            raise strict from None
+        finally:
+            context.seconds = time.perf_counter() - started
+            calls.pop()
+
+    def _abandon(self, context: Call) -> None:
+        """A call failed or was cancelled: it registers no shape, but what it compiled is kept."""
+        try:
+            profile = context.compiled[-1].profile if context.compiled else self._host.profile
+            if profile is not None and self._host.live():
+                self.absorb(profile, None)
+            self._generations.abandon()
+        except Exception as exc:
+            self._host.failed(exc)
+
+    def _ended(self, context: Call, name: str, args: Any, kwargs: Any, tensor: type) -> None:
+        """A call went well: its units are known from here on, and its shape belongs to the generation."""
+        if context.ran is not None or context.compiled or self._host.recording.waiting:
+            self._register(context, lambda: call_signature(args, kwargs, tensor, module=name))
+        if self._generations.is_new(context.key):
+            alone = self._generations.add(context.key, self._shape(name, args, kwargs))
+            if alone:
+                self._host.generation_finished()
+
+    def _shape(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shape | None:
+        try:
+            return self._host.label(name, args, kwargs)
+        except Exception as exc:  # a label is for people: without one the call is covered all the same
+            self._host.facts.note(f"no label for a shape: {type(exc).__name__}: {exc}")
+            return None
+
+    def _register(self, context: Call, signature: Callable[[], str]) -> None:
+        """Find or make the units of a call that compiled, or of the first call with its signature."""
+        graphs = context.compiled or context.ran or []
+        profile = graphs[-1].profile if graphs else self._host.profile
+        assert profile is not None  # bound, or the session would not be live
+        self.absorb(profile, context)
+        if context.before is not None:
+            self._host.facts.tally.add(context.before, counters.snapshot())
+        if context.compiled or context.extra.identities:
+            units = self._units(profile, context, signature)
+        else:
+            units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
+            if not graphs and self._host.plan.scope != "caller":
+                self._host.facts.note("torch compiled nothing for this call")
+        self._generations.learn(context.key, (profile, units))
+
+    def _units(self, profile: Profile, call: Call, signature: Callable[[], str]) -> tuple[str, ...]:
+        before = profile.known_units()
+        if call.compiled and self._host.plan.dynamic is not False:
+            made = dynamic_units(profile, call.compiled, call.extra, call.seconds)
+        else:
+            made = [static_unit(call.compiled, call.extra, call.seconds, signature())]
+        for item in made:
+            profile.add_unit(item.unit, item.kernels)
+        for index, graph in enumerate(call.compiled):
+            graph.unit_id = made[min(index, len(made) - 1)].unit.id
+        units = tuple(sorted({item.unit.id for item in made}))
+        covered = all(unit in before for unit in units)
+        self._host.facts.add_call(call.seconds, [before[unit].seconds for unit in units] if covered else None)
+        return units
+
+
+def _strict_cause(error: BaseException) -> StrictMissError | None:
+    """Our strict-mode error inside the compiler's wrapping, if that is what it was."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, StrictMissError):
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
+    return seen

@@ -1,0 +1,146 @@
+"""The fingerprints that one session has met: each found, installed, and what is new of it published.
+
+Finding and installing happens on the thread that starts or compiles, publishing on the saver's.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from cachekit.bundle import Bundle
+from cachekit.errors import CachekitError
+from cachekit.identity import Fingerprint
+from cachekit.runtime.facts import Facts
+from cachekit.runtime.forks import held_here, renew_in_child, unforkable
+from cachekit.runtime.installer import install
+from cachekit.runtime.library import Library
+from cachekit.runtime.process import PrivateFolder
+from cachekit.runtime.profile import Pending, Profile
+
+log = logging.getLogger("cachekit")
+
+
+class Profiles:
+    """Those of one session, by fingerprint. ``offer_all``: what is installed is published again (a baker)."""
+
+    def __init__(self, library: Library, folder: PrivateFolder, facts: Facts, *, offer_all: bool) -> None:
+        self.library = library
+        self._folder = folder
+        self._facts = facts
+        self._offer_all = offer_all
+        self._lock = threading.RLock()
+        self._met: dict[str, Profile] = {}
+        self._noted: set[str] = set()
+        self._nearest: dict[str, str] = {}
+        renew_in_child(self)
+
+    def of(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> Profile:
+        """The profile of a fingerprint; its bundle is found and installed the first time.
+
+        ``host`` answers the requirements of artifacts with C++ in them.
+        """
+        with self._lock:
+            if fingerprint.id not in self._met:
+                started = time.perf_counter()
+                bundle, damaged = self._install(fingerprint, host)
+                self._met[fingerprint.id] = Profile(
+                    fingerprint, host, bundle, damaged=damaged, offer_all=self._offer_all
+                )
+                self._facts.load_s += time.perf_counter() - started
+            return self._met[fingerprint.id]
+
+    def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> tuple[Bundle | None, set[str]]:
+        """The bundle that was installed, if any, and the identities in it that are damaged."""
+        try:
+            bundle = self.library.find(fingerprint)
+            if bundle is None:
+                return None, set()
+            done = install(self.library.store, bundle, self._folder, host)
+        except CachekitError as exc:
+            self._facts.note(f"bundle not used: {exc.diagnostics()}")
+            return None, set()
+        self._facts.add_installed(done)
+        return bundle, done.damaged
+
+    def install_again(self, host: Mapping[str, str]) -> None:
+        """Put what was installed into the private folder once more, which is another one now. Raises CachekitError."""
+        for profile in self._all():
+            if profile.bundle is not None:
+                install(self.library.store, profile.bundle, self._folder, host)
+
+    def _all(self) -> list[Profile]:
+        return list(self._met.values())
+
+    @property
+    def dirty(self) -> bool:
+        """Something was compiled that no kept bundle holds."""
+        return any(profile.dirty for profile in self._all())
+
+    @property
+    def saving(self) -> bool:
+        """Something of it is being published."""
+        return any(profile.saving for profile in self._all())
+
+    @property
+    def unsaved(self) -> bool:
+        """There is something to publish, be it only the label of a shape."""
+        return any(profile.unsaved for profile in self._all())
+
+    @property
+    def held_here(self) -> bool:
+        """Whether the calling thread was interrupted inside of a profile, which publishing would wait for."""
+        return held_here(self._lock) or any(profile.held_here for profile in self._all())
+
+    def explanation(self, profile: Profile, bundle: Bundle | None) -> str:
+        """Why nothing was hit, found out once; ``bundle`` is what was installed."""
+        fid = profile.fingerprint.id
+        if fid not in self._nearest:
+            self._nearest[fid] = self.library.explain(profile.fingerprint, bundle)
+        return self._nearest[fid]
+
+    def publish(self) -> None:
+        """Publish what each profile has that its bundle lacks, and note warm starts in the manifest."""
+        _load_libraries()
+        for profile in self._all():
+            pending = profile.take()
+            if pending:
+                self._publish(profile, pending)
+            elif profile.bundle is not None and profile.fingerprint.id not in self._noted:
+                self._record("started", profile.bundle, saved_s=round(self._facts.saved_s, 3))
+            self._noted.add(profile.fingerprint.id)
+
+    def _publish(self, profile: Profile, pending: Pending) -> None:
+        try:
+            published = self.library.publish(profile.fingerprint, pending, self._folder)
+        except Exception as exc:  # the session goes on, and what was not saved is kept for the next try
+            profile.give_back(pending)
+            self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
+            log.warning("cachekit could not save: %s", exc)
+            return
+        profile.adopt(published.bundle)
+        if published.bytes_written:
+            self._facts.saved.append(published.bundle.generation)
+        self._record("saved", published.bundle, bytes=published.bytes_written, new=published.new_entries)
+
+    def _record(self, event: str, bundle: Bundle, **data: Any) -> None:
+        with unforkable():  # a child would inherit SQLite's locks, which SQLite takes for its own
+            problem = self.library.record(event, bundle, **data)
+        if problem:
+            self._facts.note(problem)
+
+
+@functools.cache
+def _load_libraries() -> None:
+    """Import what publishing needs in one stretch that no fork cuts in half, down to cryptography and zstandard."""
+    with unforkable():
+        import cachekit.manifest  # noqa: F401
+        from cachekit.bundle import signing
+        from cachekit.store import fetch
+
+        signing.sign(b"", signing.generate())
+        fetch.pack(b"")
