@@ -15,7 +15,7 @@ from cachekit.hooks.compile import compile_denoiser
 from cachekit.hooks.diffusers import DiffusersTarget, is_pipeline
 from cachekit.hooks.module import ModuleTarget
 from cachekit.identity import Plan, fingerprint, host_requirements
-from cachekit.runtime import torch_private
+from cachekit.runtime import switches, torch_private
 from cachekit.runtime.session import Session
 from cachekit.settings import PREFIX, Settings
 
@@ -72,7 +72,7 @@ def attach(
         cpp_requirements=lambda: host_requirements(plan),
         label=chosen.label,
     )
-    reason = reason or _unsupported()
+    reason = reason or _unsupported() or switches.nothing_is_kept(dict(plan.options))
     if reason:
         session.disable(reason)
     elif settings.mode == "off":
