@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from cachekit.errors import StoreError, UnsupportedError
-from cachekit.runtime import process, torch_private
+from cachekit.runtime import folder as private
+from cachekit.runtime import places, process, torch_private
 from cachekit.runtime.process import PrivateFolder, SharedState
 
 HOLDER = """
@@ -160,7 +160,7 @@ def test_a_folder_is_not_taken_for_dead_while_it_is_made(
 
     def looked_at(handle: int, operation: int) -> None:
         monkeypatch.setattr(fcntl, "flock", real)
-        process._remove_dead(tmp_path)  # as another process would, at the worst moment
+        private._remove_dead(tmp_path)  # as another process would, at the worst moment
         real(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", looked_at)
@@ -186,9 +186,9 @@ def test_a_folder_that_cannot_be_made_is_a_store_error(
         def refused(**arguments: object) -> str:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(process.tempfile, "mkdtemp", refused)
+        monkeypatch.setattr(private.tempfile, "mkdtemp", refused)
 
-    with pytest.raises(StoreError, match=rf"{parent}.*\({name}\)"):
+    with pytest.raises(StoreError, match=rf"{parent}.*{name}"):
         PrivateFolder(parent)
 
 
@@ -403,10 +403,7 @@ def test_a_full_folder_is_passed_over(tmp_path: Path, monkeypatch: pytest.Monkey
     """A compile that cannot write fails in the engine's call: the private folder goes where there is room."""
     full, roomy = tmp_path / "full", tmp_path / "roomy"
 
-    def free(path: Path) -> SimpleNamespace:
-        return SimpleNamespace(free=0 if full in path.parents else 1 << 40)
-
-    monkeypatch.setattr("cachekit.runtime.process.shutil.disk_usage", free)
+    monkeypatch.setattr(places, "unfit_folder", lambda path: "full" if full in path.parents else None)
     shared = SharedState()
 
     folder = shared.enter(full, roomy)
