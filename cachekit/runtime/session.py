@@ -14,17 +14,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
-from cachekit.runtime import counters, endings, recorder
+from cachekit.runtime import counters, endings, places, recorder
 from cachekit.runtime.backend import Call, Graph, SessionBackend
 from cachekit.runtime.calls import Calls, Labeller
 from cachekit.runtime.facts import Facts
@@ -74,7 +72,7 @@ class Session:
         self._bound = self._ran = self._disabled = self._closed = False
         self._undo = endings.Undo()
         self._lock = threading.RLock()
-        self._thread = threading.local()
+        self._meter = counters.Meter(self.facts.tally)
         self._saver = Saver(self._save_now, name="cachekit-save")
         self._profiles: Profiles | None = None
         self._generations = Generations()
@@ -97,8 +95,9 @@ class Session:
     def bind(self) -> None:
         """Find, verify, install. Never raises: on any failure the session is disabled and says why."""
         with self._shielded():
-            elsewhere = Path(tempfile.gettempdir()) / f"cachekit-{os.getuid()}"
-            folder = shared.enter(self.settings.process_root, elsewhere)
+            folder = shared.enter(*places.candidates(self.settings.process_root))
+            if folder.passed_over:
+                self.facts.note(f"{'; '.join(folder.passed_over)}; torch compiles below {folder.path.parent}")
             # Also if the engine drops the pipeline without closing.
             release = weakref.finalize(self, _leave, self._pid)
             release.atexit = False
@@ -173,7 +172,7 @@ class Session:
         with self._shielded():
             if self.profile is not None:
                 self._calls.absorb(self.profile, self.current_call())
-            self._thread.before = counters.snapshot()
+            self._meter.begin(recorder.depth())
             self.profile = profile = self._profile_now()
         return profile
 
@@ -181,7 +180,7 @@ class Session:
         """File what one graph looked up or made."""
         with self._shielded():
             graph.needs = graph.profile.absorb(self.recording.take())
-            self.facts.tally.add(self._thread.before, counters.snapshot())
+            self._meter.end()
             self.facts.count(graph.needs)
             call = self.current_call()
             if call is not None:
