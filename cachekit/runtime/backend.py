@@ -34,6 +34,8 @@ class Graph:
     ranges: dict[str, tuple[int, int | None]]
     seconds: float
     unit_id: str = ""
+    orphaned: bool = False
+    """Compiled by a call that failed: the next one that runs it makes its unit."""
 
 
 @dataclass

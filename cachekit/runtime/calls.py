@@ -15,7 +15,7 @@ from cachekit.bundle import Shape
 from cachekit.errors import StrictMissError
 from cachekit.identity import Plan
 from cachekit.runtime import counters, recorder
-from cachekit.runtime.backend import Call
+from cachekit.runtime.backend import Call, Graph
 from cachekit.runtime.facts import Facts
 from cachekit.runtime.generations import Generations
 from cachekit.runtime.profile import Profile
@@ -120,6 +120,8 @@ class Calls:
         """A call failed or was cancelled: it registers no shape, but what it compiled is kept."""
         try:
             profile = context.compiled[-1].profile if context.compiled else self._host.profile
+            for graph in context.compiled:
+                graph.orphaned = True
             if profile is not None and self._host.live():
                 self.absorb(profile, None)
             self._generations.abandon()
@@ -151,27 +153,49 @@ class Calls:
         if context.before is not None:
             self._host.facts.tally.add(context.before, counters.snapshot())
         if context.compiled or context.extra.identities:
-            units = self._units(profile, context, signature)
-        else:
-            units = tuple(sorted({graph.unit_id for graph in graphs if graph.unit_id}))
+            before = profile.known_units()
+            units = self._units(profile, context.compiled, context, context.seconds, signature)
+            covered = all(unit in before for unit in units)
+            recorded = [before[unit].seconds for unit in units] if covered else None
+            self._host.facts.add_call(context.seconds, recorded)
+        elif all(graph.unit_id or graph.orphaned for graph in graphs):
+            units = self._units_of_earlier(profile, graphs, context, signature)
             if not graphs and self._host.plan.scope != "caller":
                 self._host.facts.note("torch compiled nothing for this call")
+        else:
+            return  # another thread compiled it just now, and is about to make its unit
         self._generations.learn(context.key, (profile, units))
 
-    def _units(self, profile: Profile, call: Call, signature: Callable[[], str]) -> tuple[str, ...]:
-        before = profile.known_units()
-        if call.compiled and self._host.plan.dynamic is not False:
-            made = dynamic_units(profile, call.compiled, call.extra, call.seconds)
+    def _units_of_earlier(
+        self, profile: Profile, graphs: list[Graph], call: Call, signature: Callable[[], str]
+    ) -> tuple[str, ...]:
+        """The units of graphs that earlier calls compiled; those of a call that failed have none yet."""
+        orphans = [graph for graph in graphs if not graph.unit_id]
+        if orphans and self._host.plan.dynamic is False:
+            orphans = graphs  # a static unit is everything that its call ran
+        made: tuple[str, ...] = ()
+        if orphans:
+            made = self._units(profile, orphans, call, sum(graph.seconds for graph in orphans), signature)
+        return tuple(sorted({*made, *(graph.unit_id for graph in graphs)}))
+
+    def _units(
+        self,
+        profile: Profile,
+        graphs: list[Graph],
+        call: Call,
+        seconds: float,
+        signature: Callable[[], str],
+    ) -> tuple[str, ...]:
+        """Make the units of these graphs, which took so many seconds to compile."""
+        if graphs and self._host.plan.dynamic is not False:
+            made = dynamic_units(profile, graphs, call.extra, seconds)
         else:
-            made = [static_unit(call.compiled, call.extra, call.seconds, signature())]
+            made = [static_unit(graphs, call.extra, seconds, signature())]
         for item in made:
             profile.add_unit(item.unit, item.kernels)
-        for index, graph in enumerate(call.compiled):
+        for index, graph in enumerate(graphs):
             graph.unit_id = made[min(index, len(made) - 1)].unit.id
-        units = tuple(sorted({item.unit.id for item in made}))
-        covered = all(unit in before for unit in units)
-        self._host.facts.add_call(call.seconds, [before[unit].seconds for unit in units] if covered else None)
-        return units
+        return tuple(sorted({item.unit.id for item in made}))
 
 
 def _strict_cause(error: BaseException) -> StrictMissError | None:

@@ -7,6 +7,7 @@ had to be made: ``autograd_cache_saved`` and ``fxgraph_cache_miss``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,7 +26,8 @@ Snapshot = Mapping[str, Mapping[str, int]]
 def snapshot() -> Snapshot:
     """The cache counters now."""
     counters = torch_private.compile_counters()
-    return {group: {k: v for k, v in counters[group].items() if "cache" in k} for group in _GROUPS}
+    # Copied at once: another thread may be compiling.
+    return {g: {k: v for k, v in dict(counters[g]).items() if "cache" in k} for g in _GROUPS}
 
 
 @dataclass
@@ -39,6 +41,10 @@ class Tally:
 
     def add(self, before: Snapshot, after: Snapshot) -> None:
         """Count what happened between two snapshots."""
+        with self._lock:
+            self._add(before, after)
+
+    def _add(self, before: Snapshot, after: Snapshot) -> None:
         for outcome, names in _NAMES.items():
             counts: dict[str, int] = getattr(self, outcome)
             for group, name in names.items():
@@ -48,13 +54,44 @@ class Tally:
                 _bump(self.raw, f"{group}.{name}", value - before[group].get(name, 0))
 
     _seen: set[str] = field(default_factory=set)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def add_each(self, kind: str, made: Mapping[str, bool]) -> None:
         """Count things that torch does not: by key, whether each had to be made now. Graphs share them: once each."""
-        new = {key: now for key, now in made.items() if key not in self._seen}
-        self._seen |= new.keys()
-        _bump(self.misses, kind, sum(new.values()))
-        _bump(self.hits, kind, len(new) - sum(new.values()))
+        with self._lock:
+            new = {key: now for key, now in made.items() if key not in self._seen}
+            self._seen |= new.keys()
+            _bump(self.misses, kind, sum(new.values()))
+            _bump(self.hits, kind, len(new) - sum(new.values()))
+
+
+class Meter(threading.local):
+    """Adds to a tally what torch counts during the compiles of one session, on each thread for itself.
+
+    A compile may start another one before it ends (a pass that calls something compiled): nothing is counted twice.
+    One that fails never ends; ``depth``, which grows with each compile that is entered, tells that it is over.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._depths: list[int] = []
+        self._mark: Snapshot = {}
+
+    def begin(self, depth: int) -> None:
+        """A compile begins, at this depth."""
+        now = snapshot()
+        self._depths = [outer for outer in self._depths if outer < depth]
+        if self._depths:
+            self._tally.add(self._mark, now)
+        self._depths.append(depth)
+        self._mark = now
+
+    def end(self) -> None:
+        """The compile that began last is done."""
+        now = snapshot()
+        self._tally.add(self._mark, now)
+        self._depths.pop()
+        self._mark = now
 
 
 def _bump(counts: dict[str, int], name: str, by: int) -> None:

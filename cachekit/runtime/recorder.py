@@ -70,6 +70,11 @@ def current() -> Recording | None:
     return _scopes.stack[-1] if _scopes.stack else None
 
 
+def depth() -> int:
+    """How many scopes this thread is in."""
+    return len(_scopes.stack)
+
+
 @contextlib.contextmanager
 def scope(recording: Recording) -> Iterator[None]:
     """Attribute what this thread compiles to ``recording``."""
