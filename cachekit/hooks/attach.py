@@ -18,6 +18,7 @@ from cachekit.identity import Plan, fingerprint, host_requirements
 from cachekit.runtime import switches, torch_private
 from cachekit.runtime.session import Session
 from cachekit.settings import PREFIX, Settings
+from cachekit.store import mounts
 
 log = logging.getLogger("cachekit")
 
@@ -65,6 +66,7 @@ def attach(
     if plan.scope != "caller":  # what torch refuses is refused here, not in the first generation
         torch_private.inductor_settings(mode=plan.mode, options=dict(plan.options), dynamic=plan.dynamic)
     _close_earlier(chosen)
+    settings, unsaved = _where_it_is_safe(settings)
     session = Session(
         settings,
         plan,
@@ -79,6 +81,9 @@ def attach(
         session.disable("CACHEKIT_MODE=off", level=logging.INFO)
     else:
         session.bind()
+    if unsaved:
+        session.facts.note(unsaved)
+        log.warning("cachekit saves nothing: %s", unsaved)
     _start(session, chosen, plan)
     return session
 
@@ -153,10 +158,20 @@ def _settings(given: Settings | None, **overrides: Any) -> tuple[str | None, Set
     return None, settings
 
 
+def _where_it_is_safe(settings: Settings) -> tuple[Settings, str | None]:
+    """A store on a network file system is used readonly, and why (ADR 0006)."""
+    unsafe = mounts.unsafe_to_write(settings.store_root) if settings.mode in ("auto", "on") else None
+    return (dataclasses.replace(settings, mode="readonly"), unsafe) if unsafe else (settings, None)
+
+
 def _unsupported() -> str | None:
     """Why nothing can be cached here, if so (design section 12)."""
     if not sys.platform.startswith("linux"):
         return f"platform {sys.platform} is not supported"
+    if (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
+        return (
+            "the process runs with another user's rights (setuid), and its environment is not to be trusted"
+        )
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

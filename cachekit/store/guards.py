@@ -15,6 +15,7 @@ guarded, and nothing is collected.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cachekit.errors import StoreError
-from cachekit.store import files, locks
+from cachekit.store import files, locks, mounts
 
 TIMEOUT_S = 10.0
 """Publishing takes seconds at most, and so does what collecting does alone; a start waits no longer for either."""
@@ -32,6 +33,9 @@ SUPPORTED = sys.platform != "win32"
 """Whether folders can be locked here."""
 
 _POLL_S = 0.005
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system answers that has no such locks."""
 
 
 class Hold:
@@ -58,8 +62,9 @@ def share(folder: Path, *, timeout_s: float | None = None) -> Hold | None:
 def claim(folder: Path, *, timeout_s: float = 0.0) -> Hold | None:
     """Have the folder alone; None if others still use it after ``timeout_s`` seconds, or it is gone.
 
-    Raises `StoreError` if the folder cannot be opened.
+    Raises `StoreError` if the folder cannot be opened, or is on a network one: users there are not seen.
     """
+    _refuse_network(folder)
     try:
         return _hold(folder, time.monotonic() + timeout_s, shared=False) if SUPPORTED else None
     except _BusyError:
@@ -70,8 +75,10 @@ def claim(folder: Path, *, timeout_s: float = 0.0) -> Hold | None:
 def publishing(namespace: Path) -> Iterator[None]:
     """Nothing of the namespace is collected meanwhile, so that a blob that is there stays there.
 
-    Makes the folder. Raises `StoreError` if somebody collects and does not let go in time.
+    Makes the folder. Raises `StoreError` if somebody collects and does not let go in time, or if the folder is on a
+    network file system.
     """
+    _refuse_network(namespace)
     files.make_folder(namespace)
     held = share(namespace)
     try:
@@ -101,8 +108,16 @@ def _hold(folder: Path, deadline: float, *, shared: bool) -> Hold | None:
             time.sleep(_POLL_S)
         except OSError as exc:
             locks.release(descriptor)
+            if shared and exc.errno in _NO_LOCKS:
+                return None  # nobody can collect there either
             raise StoreError(f"cannot lock {folder}: {files.describe(exc)}") from exc
         locks.release(descriptor)  # held by others, or removed while we waited: look again
+
+
+def _refuse_network(folder: Path) -> None:
+    unsafe = mounts.unsafe_to_write(folder)
+    if unsafe:
+        raise StoreError(unsafe)
 
 
 def _open(folder: Path) -> int | None:

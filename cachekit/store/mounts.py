@@ -103,6 +103,17 @@ def network_type(folder: Path) -> str | None:
     return mount.type if mount is not None and mount.network else None
 
 
+def unsafe_to_write(folder: Path) -> str | None:
+    """Why nothing must be written below ``folder``, and what to set; None where locks hold (ADR 0006)."""
+    network = network_type(folder)
+    if network is None:
+        return None
+    return (
+        f"{folder} is on a network file system ({network}), where locks may not hold: it is read and never written; "
+        "set CACHEKIT_DIR to a folder on a local disk"
+    )
+
+
 def _plain(field: str) -> str:
     """Space, tab, newline and backslash are written as three octal digits."""
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), field)
