@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable
 
 from cachekit.runtime.counters import Tally
 from cachekit.runtime.installer import Installed
 from cachekit.runtime.profile import Needs
+from cachekit.runtime.stopwatch import Stopwatch
 
 
 class Facts:
-    """Counts, times (seconds) and reasons of one session."""
+    """Counts, times (seconds) and reasons of one session. Thread-safe."""
 
     def __init__(self) -> None:
         self.installed: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.tally = Tally()
         self.load_s = 0.0
+        self.steps = Stopwatch()
         self.calls_s = 0.0
         self.warm_calls_s = 0.0
         self.cold_s: float | None = None
         self.saved: list[int] = []
         self.reasons: list[str] = []
+        self._lock = threading.RLock()
 
     def note(self, reason: str) -> None:
         """Keep a reason, once."""
-        if reason not in self.reasons:
-            self.reasons.append(reason)
+        with self._lock:
+            if reason not in self.reasons:
+                self.reasons.append(reason)
 
     def add_installed(self, done: Installed) -> None:
         """What one installation did."""
-        self.installed += done.counts
-        self.skipped += done.skipped
+        with self._lock:
+            self.installed += done.counts
+            self.skipped += done.skipped
         for problem in done.problems:
             self.note(problem)
 
@@ -43,10 +49,11 @@ class Facts:
 
     def add_call(self, seconds: float, recorded: Iterable[float] | None) -> None:
         """A call that compiled; ``recorded`` are its units' cold seconds if all of them were covered before."""
-        self.calls_s += seconds
-        if recorded is not None:
-            self.warm_calls_s += seconds
-            self.cold_s = (self.cold_s or 0.0) + sum(recorded)
+        with self._lock:
+            self.calls_s += seconds
+            if recorded is not None:
+                self.warm_calls_s += seconds
+                self.cold_s = (self.cold_s or 0.0) + sum(recorded)
 
     @property
     def hits(self) -> dict[str, int]:

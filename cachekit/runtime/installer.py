@@ -7,7 +7,7 @@ error into a cold start with a reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, mega
 from cachekit.errors import CachekitError
 from cachekit.runtime import compiler, kernels, portions, torch_private
 from cachekit.runtime.process import PrivateFolder
+from cachekit.runtime.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from cachekit.store.fetch import Loaded
@@ -32,25 +33,43 @@ class Installed:
     recorded and offered again."""
 
 
-def install(store: Any, bundle: Bundle, folder: PrivateFolder, host: Mapping[str, str]) -> Installed:
+def install(
+    store: Any,
+    bundle: Bundle,
+    folder: PrivateFolder,
+    host: Mapping[str, str],
+    *,
+    steps: Stopwatch | None = None,
+) -> Installed:
     """Read the artifacts that this host may use and put them where torch looks.
 
     ``host`` answers the requirements of artifacts with C++ in them; those of kernels are found out here, and only if
-    the bundle holds any. Raises CachekitError where nothing at all could be read.
+    the bundle holds any. ``steps`` is told where the time goes.
+
+    Raises CachekitError where nothing at all could be read.
     """
-    done = Installed()
+    done, steps = Installed(), steps or Stopwatch()
     facts = dict(host)
     if any(entry.kind == "kernel" for entry in bundle.entries):
-        _install_kernels(store, bundle, folder, facts, done)
+        with steps("kernels"):
+            _install_kernels(store, bundle, folder, facts, done)
     entries = [entry for entry in bundle.entries if entry.kind in TORCH_KINDS]
     usable = [entry for entry in entries if not _skip(entry, facts, done)]
+    _install_usable(store, usable, done, steps)
+    return done
+
+
+def _install_usable(store: Any, entries: Sequence[Entry], done: Installed, steps: Stopwatch) -> None:
     from cachekit.store.fetch import read_entries
 
-    for loaded in portions.ahead(portions.split(usable), lambda portion: read_entries(store, portion)):
+    def read(portion: portions.Portion) -> Loaded:
+        with steps("read"):
+            return read_entries(store, portion)
+
+    for loaded in portions.ahead(portions.split(entries), read):
         artifacts = _readable(loaded, done)
         del loaded  # or its bytes would be kept through the loading
-        _load(artifacts, done)
-    return done
+        _load(artifacts, done, steps)
 
 
 def _install_kernels(
@@ -136,7 +155,7 @@ def _skip(entry: Entry, facts: Mapping[str, str], done: Installed) -> bool:
     return bool(differences)
 
 
-def _load(artifacts: list[Artifact], done: Installed) -> None:
+def _load(artifacts: list[Artifact], done: Installed, steps: Stopwatch) -> None:
     """Hand artifacts to torch as one canonical bundle; a partial load is reported, never raised (torch#156813).
 
     ``artifacts`` is emptied: torch makes copies of its own, and ours are not needed any more.
@@ -144,10 +163,11 @@ def _load(artifacts: list[Artifact], done: Installed) -> None:
     if not artifacts:
         return
     kinds = Counter(artifact.kind for artifact in artifacts)
-    data = megacache.encode(artifacts)
+    with steps("encode"):
+        data = megacache.encode(artifacts)
     artifacts.clear()
     try:
-        with torch_private.compile_lock():
+        with steps("torch"), torch_private.compile_lock():
             count = torch_private.load_artifacts(data)
     except CachekitError:
         raise

@@ -57,10 +57,11 @@ class Profiles:
     def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> tuple[Bundle | None, set[str]]:
         """The bundle that was installed, if any, and the identities in it that are damaged."""
         try:
-            bundle = self.library.find(fingerprint)
+            with self._facts.steps("find"):
+                bundle = self.library.find(fingerprint)
             if bundle is None:
                 return None, set()
-            done = install(self.library.store, bundle, self._folder, host)
+            done = install(self.library.store, bundle, self._folder, host, steps=self._facts.steps)
         except CachekitError as exc:
             self._facts.note(f"bundle not used: {exc.diagnostics()}")
             return None, set()

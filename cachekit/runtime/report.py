@@ -28,6 +28,9 @@ class Report:
     bypasses: Mapping[str, int] = field(default_factory=dict)
     load_s: float = 0.0
     """Finding, verifying and installing the bundle."""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """Where ``load_s`` went, in seconds: ``find`` (head, signature, document), ``kernels``, ``read`` (files, digests,
+    unpacking, scan), ``encode`` and ``torch`` (its own loader). ``read`` runs beside the others."""
     first_calls_s: float = 0.0
     """Calls of the denoiser in which something was compiled or looked up."""
     covered_calls_s: float = 0.0

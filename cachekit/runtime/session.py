@@ -294,6 +294,7 @@ class Session:
             misses=dict(facts.tally.misses),
             bypasses=dict(facts.tally.bypasses),
             load_s=facts.load_s,
+            steps=facts.steps.seconds,
             first_calls_s=facts.calls_s,
             covered_calls_s=facts.warm_calls_s,
             cold_s=facts.cold_s or 0.0,
