@@ -6,7 +6,6 @@ Finding and installing happens on the thread that starts or compiles, publishing
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -21,17 +20,19 @@ from cachekit.runtime.installer import install
 from cachekit.runtime.library import Library
 from cachekit.runtime.process import PrivateFolder
 from cachekit.runtime.profile import Pending, Profile
-
-log = logging.getLogger("cachekit")
+from cachekit.runtime.story import Story
 
 
 class Profiles:
     """Those of one session, by fingerprint. ``offer_all``: what is installed is published again (a baker)."""
 
-    def __init__(self, library: Library, folder: PrivateFolder, facts: Facts, *, offer_all: bool) -> None:
+    def __init__(
+        self, library: Library, folder: PrivateFolder, facts: Facts, story: Story, *, offer_all: bool
+    ) -> None:
         self.library = library
         self._folder = folder
         self._facts = facts
+        self._story = story
         self._offer_all = offer_all
         self._lock = threading.RLock()
         self._met: dict[str, Profile] = {}
@@ -64,8 +65,15 @@ class Profiles:
             done = install(self.library.store, bundle, self._folder, host, steps=self._facts.steps)
         except CachekitError as exc:
             self._facts.note(f"bundle not used: {exc.diagnostics()}")
+            told = "cachekit cannot use what is kept, and starts cold: %s"
+            self._story.trouble("unused", told, exc, fingerprint=fingerprint.id[:12])
             return None, set()
         self._facts.add_installed(done)
+        if done.problems:
+            told = "cachekit cannot use a part of the bundle, which is compiled again: %s"
+            more = f" (and {len(done.problems) - 1} more)" if len(done.problems) > 1 else ""
+            facts = {"fingerprint": fingerprint.id[:12], "problems": len(done.problems)}
+            self._story.trouble("partial", told, f"{done.problems[0]}{more}", **facts)
         return bundle, done.damaged
 
     def install_again(self, host: Mapping[str, str]) -> None:
@@ -116,16 +124,25 @@ class Profiles:
             self._noted.add(profile.fingerprint.id)
 
     def _publish(self, profile: Profile, pending: Pending) -> None:
+        started = time.perf_counter()
         try:
             published = self.library.publish(profile.fingerprint, pending, self._folder)
         except Exception as exc:  # the session goes on, and what was not saved is kept for the next try
             profile.give_back(pending)
             self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
-            log.warning("cachekit could not save: %s", exc)
+            fingerprint = profile.fingerprint.id[:12]
+            self._story.trouble("unsaved", "cachekit could not save: %s", exc, fingerprint=fingerprint)
             return
         profile.adopt(published.bundle)
         if published.bytes_written:
             self._facts.saved.append(published.bundle.generation)
+            self._story.saved(
+                profile.fingerprint.id,
+                generation=published.bundle.generation,
+                seconds=round(time.perf_counter() - started, 3),
+                artifacts=published.new_entries,
+                bytes=published.bytes_written,
+            )
         self._record("saved", published.bundle, bytes=published.bytes_written, new=published.new_entries)
 
     def _record(self, event: str, bundle: Bundle, **data: Any) -> None:
@@ -133,6 +150,7 @@ class Profiles:
             problem = self.library.record(event, bundle, **data)
         if problem:
             self._facts.note(problem)
+            self._story.trouble("unindexed", "cachekit: %s", problem, fingerprint=bundle.fingerprint_id[:12])
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
-from cachekit.runtime import counters, endings, places, recorder
+from cachekit.runtime import counters, endings, places, recorder, switches
 from cachekit.runtime.backend import Call, Graph, SessionBackend
 from cachekit.runtime.calls import Calls, Labeller
 from cachekit.runtime.facts import Facts
@@ -34,6 +34,7 @@ from cachekit.runtime.profile import Profile
 from cachekit.runtime.profiles import Profiles
 from cachekit.runtime.report import Report
 from cachekit.runtime.saver import Saver
+from cachekit.runtime.story import Story
 from cachekit.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Session:
         self.plan = plan
         self.recording = recorder.Recording()
         self.facts = Facts()
+        self.story = Story()
         self.profile: Profile | None = None
         self.label: Labeller = label or _unnamed
         self._identify = identify
@@ -103,8 +105,10 @@ class Session:
             release.atexit = False
             self.undo(release)
             self._profiles = Profiles(
-                Library(self.settings), folder, self.facts, offer_all=self.settings.mode == "on"
+                Library(self.settings), folder, self.facts, self.story, offer_all=self.settings.mode == "on"
             )
+            for off in switches.less_is_kept(dict(self.plan.options)):
+                self.facts.note(off)
             self.profile = self._profile_now()
             if self.plan.scope == "caller":
                 self.facts.note(
@@ -120,7 +124,7 @@ class Session:
         if not self._disabled and not self._closed:
             self._disabled = True
             self.facts.note(reason)
-            log.log(level, "cachekit is disabled for this pipeline: %s", reason)
+            self.story.disabled(reason, level=level)
 
     def undo(self, function: Callable[..., Any], *args: Any) -> None:
         """Have a change put back on close; the last one first."""
@@ -142,7 +146,7 @@ class Session:
     def relocated(self, reason: str) -> None:
         """The private folder was replaced by another one: install there again what was installed."""
         self.facts.note(f"the private folder was replaced: {reason}")
-        log.warning("cachekit goes on in another private folder: %s", reason)
+        self.story.trouble("moved", "cachekit goes on in another private folder: %s", reason)
         if self.live() and self._profiles is not None:
             with self._shielded():
                 self._profiles.install_again(self._cpp_requirements())
@@ -243,10 +247,10 @@ class Session:
         if (first or self._dirty) and self._saves and self.settings.save == "auto":
             self._saver.request()
         if first:
-            report = self.report()
-            log.info("%s", report)
-            if report.inert:
-                log.warning("cachekit: %s", "; ".join(report.reasons))
+            self.story.started(self.report)
+            if self.facts.inert:
+                told = "a bundle was installed, what it covers ran, and nothing of it was hit: %s"
+                self.story.trouble("inert", f"cachekit: {told}", "; ".join(self.report().reasons))
 
     @property
     def _dirty(self) -> bool:
@@ -349,15 +353,17 @@ class Session:
         if not self._saver.wait(timeout=timeout):
             reason = f"the last save was not done after {timeout} s"
             self.facts.note(reason)
-            log.warning("cachekit: %s", reason)
+            self.story.trouble("unsaved", "cachekit: %s", reason)
 
     def _put_back(self) -> None:
-        self._closed = True
+        ends, self._closed = self._bound and not self._closed, True
         for error in self._undo.run():
             log.debug("cachekit could not put something back", exc_info=error)
             self.facts.note(f"not put back: {type(error).__name__}: {error}")
         self._identify = _nobody
         self.label = _unnamed  # both held the pipeline
+        if ends:
+            self.story.closed(self.report)
 
     def __enter__(self) -> Self:
         return self
