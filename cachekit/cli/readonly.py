@@ -63,10 +63,10 @@ class ReadOnlyStore:
         """As the store does."""
         return self._store.read_profile(fid)
 
-    def quarantine_generation(self, fid: str, head: Head) -> None:
+    def quarantine_generation(self, fid: str, head: Head, *, why: str = "damaged") -> None:
         """Leave the document where it is."""
 
-    def quarantine_blob(self, digest: str) -> None:
+    def quarantine_blob(self, digest: str, *, why: str = "damaged") -> None:
         """Leave the blob where it is."""
 
     def discard_head(self, fid: str) -> None:

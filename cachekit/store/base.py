@@ -137,8 +137,8 @@ class Store(Protocol):
     def write_generation(self, fid: str, generation: int, data: bytes) -> str:
         """Keep a document and return its digest. Nobody sees it before the head names it."""
 
-    def quarantine_generation(self, fid: str, head: Head) -> None:
-        """Put a damaged document aside, where nothing reads it; absent is fine."""
+    def quarantine_generation(self, fid: str, head: Head, *, why: str = "damaged") -> None:
+        """Put a damaged document aside, where nothing reads it; absent is fine. ``why`` is for people."""
 
     def has_blob(self, digest: str) -> bool:
         """Whether the blob is present; its content is not read."""
@@ -152,8 +152,8 @@ class Store(Protocol):
     def write_blob(self, data: bytes) -> str:
         """Keep the bytes if they are not there yet (a damaged copy is replaced) and return their digest."""
 
-    def quarantine_blob(self, digest: str) -> None:
-        """Put a damaged blob aside, where nothing reads it; absent is fine."""
+    def quarantine_blob(self, digest: str, *, why: str = "damaged") -> None:
+        """Put a damaged blob aside, where nothing reads it; absent is fine. ``why`` is for people."""
 
     def contributions(self) -> list[str]:
         """Digests of all contributions, sorted."""

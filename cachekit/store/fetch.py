@@ -139,7 +139,7 @@ def read_document(
     except CorruptError as exc:
         why = f"generation {head.generation} of {fid} is damaged: {exc}"
         log.warning("%s", why)
-        _quarantine(lambda: store.quarantine_generation(fid, head))
+        _quarantine(lambda: store.quarantine_generation(fid, head, why=why))
         raise
 
 
@@ -162,9 +162,10 @@ def read_entries(store: Store, entries: Sequence[Entry]) -> Loaded:
             except CorruptError:
                 return _read(store, entry)  # somebody may have just repaired it
         except (CorruptError, TrustError) as exc:
-            log.warning("artifact %s %s cannot be used: %s", entry.kind, entry.key, exc)
+            why = f"{entry.kind} {entry.key} cannot be used: {exc}"
+            log.warning("artifact %s", why)
             if entry.inline is None:
-                _quarantine(lambda: store.quarantine_blob(entry.stored_digest))
+                _quarantine(lambda: store.quarantine_blob(entry.stored_digest, why=why))
             return Problem(entry.identity, entry.stored_digest, exc)
         except StoreError as exc:
             log.warning("artifact %s %s cannot be read: %s", entry.kind, entry.key, exc)

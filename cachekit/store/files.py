@@ -25,9 +25,6 @@ from cachekit.store import locks
 LOCK_TIMEOUT_S = 10.0
 """A head move holds the lock for milliseconds; whoever keeps it this long is stopped or on a dead disk."""
 
-KEPT_IN_QUARANTINE = 16
-"""Enough to study what happened; a disk that keeps damaging files must not fill up with them."""
-
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _POLL_S = 0.005
 _TEMPORARY = ".tmp-"
@@ -100,6 +97,17 @@ def names(folder: Path) -> list[str]:
     return sorted(name for name in found if not name.startswith("."))
 
 
+def folders(folder: Path) -> list[str]:
+    """As `names`, but only of folders, links to some left out."""
+    with reading(folder):
+        try:
+            with os.scandir(folder) as entries:
+                found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+    return sorted(name for name in found if not name.startswith("."))
+
+
 def make_folder(folder: Path) -> None:
     """Make the folder and its missing parents, each 0700 and flushed into its parent."""
     with writing(folder):
@@ -118,7 +126,7 @@ def _make_folder(folder: Path) -> None:
             raise
         _make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
-    _flush_folder(folder.parent)
+    flush_folder(folder.parent)
 
 
 def check_private(folder: Path) -> bool:
@@ -167,7 +175,7 @@ def write(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):  # the first error is the one to report
                 temporary.unlink()
             raise
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -227,20 +235,6 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> int:
     return removed
 
 
-def move_aside(path: Path, quarantine: Path) -> None:
-    """Move a damaged file into the quarantine folder under a name of its own; absent is fine."""
-    if not is_file(path):
-        return
-    make_folder(quarantine)
-    with writing(quarantine):
-        # Digits first and of equal length, so that names sort by age.
-        with contextlib.suppress(FileNotFoundError):  # somebody else moved it first
-            path.replace(quarantine / f"{time.time_ns():020d}-{os.urandom(2).hex()}-{path.name}")
-        for name in names(quarantine)[:-KEPT_IN_QUARANTINE]:
-            with contextlib.suppress(FileNotFoundError):
-                (quarantine / name).unlink()
-
-
 @contextlib.contextmanager
 def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold an exclusive lock on the file, across threads and processes of this host; a killed holder releases it.
@@ -271,7 +265,8 @@ def _lock(descriptor: int, path: Path, deadline: float) -> None:
             return
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Make renames and removals in the folder durable. Raises `OSError`: call it inside `writing`."""
     if os.name != "posix":  # Windows cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))

@@ -26,7 +26,7 @@ from cachekit.errors import (
     NewerSchemaError,
     NotFoundError,
 )
-from cachekit.store import files, guards
+from cachekit.store import files, guards, quarantine
 from cachekit.store.base import (
     MAX_DOCUMENT_BYTES,
     MAX_HEAD_BYTES,
@@ -71,6 +71,11 @@ class DirectoryStore:
     def folder(self) -> Path:
         """The folder of the namespace; it need not be there. Raises `StoreError` if others can write it."""
         return self._namespace_folder
+
+    @property
+    def quarantine(self) -> Path:
+        """Where damaged files go, see `cachekit.store.quarantine`. Raises `StoreError` as `folder` does."""
+        return self._namespace_folder / "quarantine"
 
     # -- guards --------------------------------------------------------------------------------------------------------
 
@@ -119,8 +124,8 @@ class DirectoryStore:
         with files.locked(path.parent / ".lock"):
             try:
                 self.read_head(fid)
-            except CorruptError:
-                files.move_aside(path, self._quarantine)
+            except CorruptError as exc:
+                quarantine.take(path, self.quarantine, str(exc))
 
     # -- generation documents ------------------------------------------------------------------------------------------
 
@@ -140,9 +145,9 @@ class DirectoryStore:
         self._put_if_absent(self._generation(fid, head), data, head.digest)
         return head.digest
 
-    def quarantine_generation(self, fid: str, head: Head) -> None:
+    def quarantine_generation(self, fid: str, head: Head, *, why: str = "damaged") -> None:
         """Move a damaged document into quarantine; absent is fine. Raises `StoreError`."""
-        files.move_aside(self._generation(fid, head), self._quarantine)
+        quarantine.take(self._generation(fid, head), self.quarantine, why)
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
 
@@ -161,9 +166,9 @@ class DirectoryStore:
         self._put_if_absent(self._blob(digest), data, digest)
         return digest
 
-    def quarantine_blob(self, digest: str) -> None:
+    def quarantine_blob(self, digest: str, *, why: str = "damaged") -> None:
         """Move a damaged blob into quarantine; absent is fine. Raises `StoreError`."""
-        files.move_aside(self._blob(digest), self._quarantine)
+        quarantine.take(self._blob(digest), self.quarantine, why)
 
     # -- contributions and profiles ------------------------------------------------------------------------------------
 
@@ -184,7 +189,9 @@ class DirectoryStore:
 
     def profiles(self) -> list[str]:
         """Fingerprint ids that have a folder, sorted. Raises `StoreError`."""
-        return [name for name in files.names(self._namespace_folder / "profiles") if is_fingerprint_id(name)]
+        return [
+            name for name in files.folders(self._namespace_folder / "profiles") if is_fingerprint_id(name)
+        ]
 
     def read_profile(self, fid: str) -> bytes | None:
         """The components as written, or None. Raises `LimitError`, `StoreError`."""
@@ -204,10 +211,6 @@ class DirectoryStore:
         if not self._private:
             self._private = files.check_private(self._folder)
         return self._folder
-
-    @property
-    def _quarantine(self) -> Path:
-        return self._namespace_folder / "quarantine"
 
     def _profile(self, fid: str) -> Path:
         return self._namespace_folder / "profiles" / check_fingerprint_id(fid)
@@ -235,5 +238,5 @@ class DirectoryStore:
         if present:
             return
         if files.is_file(path):
-            files.move_aside(path, self._quarantine)
+            quarantine.take(path, self.quarantine, "replaced by what it should be")
         files.write(path, data)

@@ -91,7 +91,7 @@ class MemoryStore:
             self._generations.setdefault(check_fingerprint_id(fid), {})[head] = data
         return head.digest
 
-    def quarantine_generation(self, fid: str, head: Head) -> None:
+    def quarantine_generation(self, fid: str, head: Head, *, why: str = "damaged") -> None:
         """Forget a damaged document; absent is fine."""
         with self._lock:
             self._generations.get(check_fingerprint_id(fid), {}).pop(head, None)
@@ -110,7 +110,7 @@ class MemoryStore:
         self._blobs[digest] = data
         return digest
 
-    def quarantine_blob(self, digest: str) -> None:
+    def quarantine_blob(self, digest: str, *, why: str = "damaged") -> None:
         """Forget a damaged blob; absent is fine."""
         self._blobs.pop(check_digest(digest), None)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachekit.errors import ConflictError, CorruptError, StoreError
-from cachekit.store import files
+from cachekit.store import files, quarantine
 from cachekit.store.base import Head, digest_of
 from cachekit.store.local import DirectoryStore
 
@@ -107,22 +107,10 @@ def test_damaged_files_go_to_quarantine(store: DirectoryStore) -> None:
     (store.root / "local/profiles" / FID / "head.json").write_bytes(b"{")
     store.discard_head(FID)
 
-    kept = sorted(path.name for path in (store.root / "local/quarantine").iterdir())
-    assert [name.split("-", 2)[2] for name in kept] == [digest, head.filename, "head.json"]
-    assert (store.root / "local/quarantine" / kept[0]).read_bytes() == b"bad"
-
-
-def test_quarantine_is_bounded(store: DirectoryStore) -> None:
-    """A disk that damages files again and again does not fill up with them; the newest are kept."""
-    digest = digest_of(b"good bytes")
-    path = store.root / "local/blobs/sha256" / digest[:2] / digest
-    for n in range(files.KEPT_IN_QUARANTINE + 3):
-        store.write_blob(b"good bytes")
-        path.write_bytes(b"%d" % n)
-        store.quarantine_blob(digest)
-
-    kept = [entry.read_bytes() for entry in sorted((store.root / "local/quarantine").iterdir())]
-    assert kept == [b"%d" % n for n in range(3, files.KEPT_IN_QUARANTINE + 3)]
+    kept = quarantine.kept(store.quarantine)
+    assert [one.path.name.split("-", 2)[2] for one in kept] == [digest, head.filename, "head.json"]
+    assert kept[0].path.read_bytes() == b"bad"
+    assert str(blob) in kept[0].why
 
 
 def test_leftovers_of_a_killed_writer_are_ignored(store: DirectoryStore) -> None:
