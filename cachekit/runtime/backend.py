@@ -168,7 +168,7 @@ def _describe(record: Graph, names: list[tuple[str, Any]]) -> None:
 
     guards, ranges = torch_private.shape_guards()
     fixed = {name: low for name, (low, high) in ranges.items() if low == high}
-    signature = graph_signature(names, guards, torch.Tensor, fixed=fixed)
+    signature = graph_signature(names, guards, torch.Tensor, fixed=fixed, grad=torch.is_grad_enabled())
     record.signature = signature
     record.ranges = {signature.symbols[name]: r for name, r in ranges.items() if name in signature.symbols}
 

@@ -57,14 +57,14 @@ class Calls:
         """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
         import torch
 
-        tensor, is_compiling = torch.Tensor, torch.compiler.is_compiling
+        tensor, is_compiling, grad = torch.Tensor, torch.compiler.is_compiling, torch.is_grad_enabled
         host = self._host
 
         def run(*args: Any, **kwargs: Any) -> Any:
             context = None
             if not is_compiling() and host.live():
                 try:
-                    context = self._context((name, call_key(args, kwargs, tensor)))
+                    context = self._context((name, grad(), call_key(args, kwargs, tensor)))
                 except Exception as exc:
                     host.failed(exc)
             if context is None:
@@ -131,7 +131,7 @@ class Calls:
     def _ended(self, context: Call, name: str, args: Any, kwargs: Any, tensor: type) -> None:
         """A call went well: its units are known from here on, and its shape belongs to the generation."""
         if context.ran is not None or context.compiled or self._host.recording.waiting:
-            self._register(context, lambda: call_signature(args, kwargs, tensor, module=name))
+            self._register(context, lambda: _signature(name, args, kwargs, tensor))
         if self._generations.is_new(context.key):
             alone = self._generations.add(context.key, self._shape(name, args, kwargs))
             if alone:
@@ -192,10 +192,19 @@ class Calls:
         else:
             made = [static_unit(graphs, call.extra, seconds, signature())]
         for item in made:
-            profile.add_unit(item.unit, item.kernels)
+            if item.unit.needs or item.kernels:
+                profile.add_unit(item.unit, item.kernels)
+            else:  # a unit that needs nothing would claim that everything it needs is kept
+                self._host.facts.note("torch passed its caches by for a graph, and compiles it at each start")
         for index, graph in enumerate(graphs):
             graph.unit_id = made[min(index, len(made) - 1)].unit.id
         return tuple(sorted({item.unit.id for item in made}))
+
+
+def _signature(name: str, args: Any, kwargs: Any, tensor: type) -> str:
+    import torch
+
+    return call_signature(args, kwargs, tensor, module=name, grad=torch.is_grad_enabled())
 
 
 def _strict_cause(error: BaseException) -> StrictMissError | None:

@@ -43,14 +43,22 @@ def _layout(value: Any) -> tuple[Any, Any]:
     return (str(value.layout),), ()
 
 
-def call_signature(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type, *, module: str) -> str:
-    """The canonical JSON text of one call of the denoiser named ``module``."""
+def call_signature(
+    args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type, *, module: str, grad: bool = False
+) -> str:
+    """The canonical JSON text of one call of the denoiser named ``module``; ``grad``: whether autograd records it."""
     body = {
+        **_mode(grad=grad),
         "module": module,
         "args": [_leaf(value, tensor) for value in args],
         "kwargs": {name: _leaf(value, tensor) for name, value in kwargs.items()},
     }
     return _text(body)
+
+
+def _mode(*, grad: bool) -> dict[str, bool]:
+    """What is compiled for autograd is another graph, which a call without it never looks up."""
+    return {"grad": True} if grad else {}
 
 
 def _leaf(value: Any, tensor: type) -> Any:
@@ -93,9 +101,11 @@ def graph_signature(
     tensor: type,
     *,
     fixed: Mapping[str, int] | None = None,
+    grad: bool = False,
 ) -> GraphSignature:
     """The signature of a graph with these (source, value) inputs; a size that may vary is a symbol or expression.
 
+    ``grad`` tells whether autograd records it.
     ``fixed`` has the symbols that were specialised, whose values the inputs show already.
     """
     names: dict[str, str] = {}
@@ -116,7 +126,9 @@ def graph_signature(
     used = sorted({_renamed(guard, names) for guard in _deciding(guards, names, fixed or {})})
     weights = hashlib.sha256(_text(lifted).encode()).hexdigest()
     return GraphSignature(
-        _text({"inputs": kept, "weights": weights}), " and ".join(f"({guard})" for guard in used), names
+        _text({**_mode(grad=grad), "inputs": kept, "weights": weights}),
+        " and ".join(f"({guard})" for guard in used),
+        names,
     )
 
 

@@ -352,3 +352,15 @@ def test_units_of_real_graphs_accept_what_dynamo_accepts(compiling: object) -> N
     assert not wrong, units
     assert missed < 4, "units that decide nothing are of no use"
     assert len(units) > 3
+
+
+def test_what_autograd_records_is_another_unit() -> None:
+    """Grad mode is part of a call's and of a graph's signature: torch compiles and looks up another graph for it."""
+    x = torch.ones(2)
+
+    plain = call_signature((x,), {}, torch.Tensor, module="m")
+    graph = graph_signature([("L['x']", x)], [], torch.Tensor)
+
+    assert plain == call_signature((x,), {}, torch.Tensor, module="m", grad=False)
+    assert plain != call_signature((x,), {}, torch.Tensor, module="m", grad=True)
+    assert graph.text != graph_signature([("L['x']", x)], [], torch.Tensor, grad=True).text
