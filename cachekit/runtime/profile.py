@@ -90,6 +90,7 @@ class Profile:
         self._kept: set[str] = set()
         self._kept_kernels: set[str] = set()
         self._requires: dict[str, Requires] = {}
+        self._kept_units: dict[str, Unit] = {}
         self._new: dict[str, Artifact] = {}
         self._new_kernels: set[str] = set()
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
@@ -103,18 +104,18 @@ class Profile:
 
     def adopt(self, bundle: Bundle) -> None:
         """Make ``bundle`` what is already kept: what it holds is no longer new, unless it is to be offered again."""
+        # Digests of thousands of entries take long: before the lock, for which the generating thread would wait.
+        known = {entry.identity.id: entry for entry in bundle.entries}
+        units = {unit.id: unit for unit in bundle.coverage.units}
+        kept = known.keys() - self._to_offer_again  # another host's kernel has the same path as ours
+        kernels = {known[identity].key for identity in kept if known[identity].kind == "kernel"}
+        needed = {entry.key: entry.requires for entry in reversed(bundle.entries) if entry.kind == "inductor"}
         with self._lock:
-            self.bundle = bundle
-            self._in_save = _NOTHING
-            for entry in bundle.entries:
-                identity = entry.identity.id
-                self._known.add(identity)
-                if identity not in self._to_offer_again:  # another host's kernel has the same path as ours
-                    self._kept.add(identity)
-                    if entry.kind == "kernel":
-                        self._kept_kernels.add(entry.key)
-                if entry.kind == "inductor":
-                    self._requires.setdefault(entry.key, entry.requires)
+            self.bundle, self._kept_units, self._in_save = bundle, units, _NOTHING
+            self._known |= known.keys()
+            self._kept |= kept
+            self._kept_kernels |= kernels
+            self._requires = needed | self._requires
 
     def absorb(self, window: Window) -> Needs:
         """File what a call looked up or made; returns what it used. What the bundle lacks becomes new."""
@@ -165,9 +166,8 @@ class Profile:
     def known_units(self) -> dict[str, Unit]:
         """Every unit of the bundle and of this session, by id."""
         with self._lock:
-            kept = {unit.id: unit for unit in self.bundle.coverage.units} if self.bundle else {}
             added = (*self._in_save.units, *self._new_units.values())
-            return {unit.id: unit for unit, _ in added} | kept
+            return {unit.id: unit for unit, _ in added} | self._kept_units
 
     def add_shape(self, shape: Shape, unit_ids: Iterable[str]) -> None:
         """A labelled shape ran with these units. Rows are alternatives, so a new one names all that the shape ran."""
@@ -209,8 +209,8 @@ class Profile:
                 tuple(self._new_units.values()),
                 tuple(ShapeRow(shape, tuple(sorted(ids))) for shape, ids in self._new_shapes.items()),
             )
+            self._kept |= self._new.keys()
             self._new, self._new_kernels, self._new_units, self._new_shapes = {}, set(), {}, {}
-            self._kept |= {artifact.identity.id for artifact in pending.artifacts}
             self._kept_kernels |= pending.kernel_paths
             self._in_save = pending
         return pending
@@ -232,7 +232,8 @@ class Profile:
     def shapes(self) -> list[Shape]:
         """Shapes of the bundle and of this session, sorted."""
         with self._lock:
-            return sorted({row.shape for row in self._rows()} | self._new_shapes.keys())
+            rows, added = self._rows(), list(self._new_shapes)
+        return sorted({*(row.shape for row in rows), *added})
 
     def _rows(self) -> tuple[ShapeRow, ...]:
         """Of the bundle, and of a save in progress."""

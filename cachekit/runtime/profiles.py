@@ -14,6 +14,7 @@ from typing import Any
 from cachekit.bundle import Bundle
 from cachekit.errors import CachekitError
 from cachekit.identity import Fingerprint
+from cachekit.runtime.background import quietly
 from cachekit.runtime.facts import Facts
 from cachekit.runtime.forks import held_here, renew_in_child, unforkable
 from cachekit.runtime.installer import install
@@ -114,6 +115,10 @@ class Profiles:
 
     def publish(self) -> None:
         """Publish what each profile has that its bundle lacks, and note warm starts in the manifest."""
+        with quietly():
+            self._publish_all()
+
+    def _publish_all(self) -> None:
         _load_libraries()
         for profile in self._all():
             pending = profile.take()
