@@ -18,7 +18,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cachekit.bundle import canonical
-from cachekit.errors import ConfigurationError, CorruptError
+from cachekit.bundle.limits import DEFAULT, Limits
+from cachekit.bundle.pickles import Operation, operations
+from cachekit.errors import ConfigurationError, CorruptError, LimitError
 
 TORCH_KINDS = ("inductor", "aot_autograd", "autotune")
 KINDS = (*TORCH_KINDS, "program", "kernel")
@@ -159,7 +161,7 @@ _GENERATED_CPP = (
 )
 
 
-def guards_of(kind: str, data: bytes) -> str:
+def guards_of(kind: str, data: bytes, limits: Limits = DEFAULT) -> str:
     """Return the guard expression of an inductor or aot_autograd artifact, "" where it has none.
 
     The pickle is searched, not executed: one pass of ``bytes.find``, and a walk over all opcodes only where the
@@ -167,28 +169,39 @@ def guards_of(kind: str, data: bytes) -> str:
 
     Raises:
         CorruptError: the pickle says nothing readable about its guards.
+        LimitError: they are longer than `limits` allow, or the pickle is.
     """
     if kind not in ("inductor", "aot_autograd"):
         return ""
-    found = _attribute(data, "guards_expr", whole=kind == "aot_autograd" and _NESTED in data)
+    found = _attribute(data, b"guards_expr", limits, whole=kind == "aot_autograd" and _NESTED in data)
     if not found:
         raise CorruptError(f"{kind} artifact without guards_expr")
+    if len(found[-1]) > limits.max_guards_bytes:
+        raise LimitError(f"guards of {len(found[-1])} characters; at most {limits.max_guards_bytes} are read")
     return found[-1]
 
 
-def references_of(data: bytes) -> frozenset[Reference]:
+def references_of(data: bytes, limits: Limits = DEFAULT) -> frozenset[Reference]:
     """Return the inductor artifacts that an aot_autograd artifact looks up: keys and exact guards.
 
     Raises:
         CorruptError: the pickle cannot be walked.
+        LimitError: it looks up more than `limits` allow.
     """
+    found = _references(data, limits)
+    if len(found) > limits.max_pairs:
+        raise LimitError(f"{len(found)} artifacts are looked up by one; at most {limits.max_pairs}")
+    return found
+
+
+def _references(data: bytes, limits: Limits) -> frozenset[Reference]:
     keys = partners_of(data)
     if not keys:
         return frozenset()
-    guards = set(_attribute(data, "fx_graph_guard_expr", whole=len(keys) > 1))
+    guards = set(_attribute(data, b"fx_graph_guard_expr", limits, whole=len(keys) > 1))
     if len(keys) == 1 or guards <= {""}:
         return frozenset(Reference(key, text) for key in keys for text in guards or {""})
-    return frozenset(_paired(data))
+    return frozenset(_paired(data, limits))
 
 
 def partners_of(data: bytes) -> frozenset[str]:
@@ -221,54 +234,51 @@ def _text_after(data: bytes, marker: bytes) -> bytes | None:
     return data[start : start + length] if start + length <= len(data) else None
 
 
-def _attribute(data: bytes, name: str, *, whole: bool) -> list[str]:
+def _attribute(data: bytes, name: bytes, limits: Limits, *, whole: bool) -> list[str]:
     """Return the text values of every attribute `name`, in order; `whole` skips the quick search."""
     if not whole:
-        text = _text_after(data, b"\x8c" + bytes([len(name)]) + name.encode("ascii") + _MEMOIZE)
+        text = _text_after(data, b"\x8c" + bytes([len(name)]) + name + _MEMOIZE)
         if text is not None:
-            try:
-                return [text.decode("utf-8")]
-            except UnicodeDecodeError as exc:
-                raise CorruptError(f"{name} is not text") from exc
-    texts = _texts(data)
-    return [value or "" for key, value in pairwise(texts) if key == name]
+            return [_decoded(text)]
+    return [_decoded(value or b"") for key, value in pairwise(_texts(data, limits)) if key == name]
 
 
-def _paired(data: bytes) -> Iterator[Reference]:
+def _paired(data: bytes, limits: Limits) -> Iterator[Reference]:
     """Pair each inductor key with the guards that are pickled after it."""
     key: str | None = None
-    texts = _texts(data)
-    for name, value in pairwise(texts):
-        if name == "fx_graph_cache_info" and value is not None:
-            key = value
-        elif name == "fx_graph_guard_expr" and key is not None:
-            yield Reference(key, value or "")
+    for name, value in pairwise(_texts(data, limits)):
+        if name == b"fx_graph_cache_info" and value is not None:
+            key = _decoded(value)
+            check_key("inductor", key)
+        elif name == b"fx_graph_guard_expr" and key is not None:
+            yield Reference(key, _decoded(value or b""))
             key = None
 
 
-def _texts(data: bytes) -> list[str | None]:
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise CorruptError("a key or guards are not text") from exc
+
+
+def _texts(data: bytes, limits: Limits) -> list[bytes | None]:
     """Return all values the pickle pushes, in order: text as itself, None and anything else as None.
 
     Opcodes that only collect (memo, tuples, marks) are left out, so that a name stands right before its value.
     """
-    import pickletools  # the start path seldom needs it
-
-    result: list[str | None] = []
-    memo: dict[int, str | None] = {}
-    last: str | None = None
-    try:
-        for code, argument, _ in pickletools.genops(data):
-            if code.name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
-                memo[len(memo) if argument is None else argument] = last
-                continue
-            if code.name in ("MARK", "FRAME", "PROTO"):
-                last = None
-                continue
-            last = memo.get(argument or 0) if code.name.endswith("BINGET") else None
-            if code.name in ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"):
-                last = str(argument)
-            if code.name not in ("TUPLE1", "TUPLE2", "TUPLE3", "TUPLE"):
-                result.append(last)
-    except (ValueError, IndexError, OverflowError) as exc:
-        raise CorruptError(f"pickle cannot be read: {exc}") from exc
+    result: list[bytes | None] = []
+    memo: dict[int, bytes | None] = {}
+    last: bytes | None = None
+    for name, operand in operations(data, limits):
+        if name is Operation.STORE:
+            memo[int.from_bytes(operand, "little") if operand else len(memo)] = last
+            continue
+        last = None
+        if name is Operation.TEXT:
+            last = operand
+        elif name is Operation.RECALL:
+            last = memo.get(int.from_bytes(operand, "little"))
+        if name is not Operation.COLLECT:
+            result.append(last)
     return result

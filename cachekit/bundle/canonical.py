@@ -15,10 +15,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from cachekit.bundle.limits import DEFAULT, Limits
 from cachekit.errors import ConfigurationError, CorruptError, LimitError
 
-# Deeper than any document of ours; Python's parser recurses once per level.
-MAX_DEPTH = 64
+_ENCODE = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+# Python's encoder lets no other thread run until it is done, 20 ms for a large document: below these levels of one,
+# where its artifacts and units are, it is called once each.
+_PIECEWISE = 3
 
 
 def dumps(value: object) -> bytes:
@@ -27,24 +30,21 @@ def dumps(value: object) -> bytes:
     Raises:
         ConfigurationError: `value` holds something JSON cannot say (NaN, bytes, a set, a key that is not text).
     """
-    plain = _plain(value, "$", 0)
-    return json.dumps(
-        plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    ).encode("ascii")
+    return _text(_plain(value, "$", 0), _PIECEWISE).encode("ascii")
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes | str, limits: Limits = DEFAULT) -> Any:
     """Parse JSON strictly: UTF-8, no repeated keys, no NaN or infinity, bounded depth.
 
     Whether `data` is already canonical is not checked: whoever signs decides on the bytes.
 
     Raises:
         CorruptError: `data` is not such a document.
-        LimitError: it nests deeper than any document of ours.
+        LimitError: it nests deeper than any document of ours, and than `dumps` would write.
     """
     try:
-        return json.loads(
-            bytes(data).decode("utf-8"),
+        value = json.loads(
+            data if isinstance(data, str) else bytes(data).decode("utf-8"),
             object_pairs_hook=_unique,
             parse_constant=_refuse_constant,
             parse_float=_finite,
@@ -52,7 +52,9 @@ def loads(data: bytes) -> Any:
     except RecursionError as exc:
         raise LimitError("JSON nests too deeply") from exc
     except ValueError as exc:
-        raise CorruptError(f"not valid JSON: {exc}") from exc
+        raise CorruptError(f"not valid JSON: {exc}"[:500]) from exc
+    _refuse_depth(value, limits.max_depth)
+    return value
 
 
 def digest(value: object) -> str:
@@ -62,8 +64,8 @@ def digest(value: object) -> str:
 
 def _plain(value: object, path: str, depth: int) -> object:
     """Copy `value` into dicts, lists and scalars, or say where it cannot be."""
-    if depth > MAX_DEPTH:
-        raise ConfigurationError(f"{path[:200]}: nests deeper than {MAX_DEPTH}")
+    if depth > DEFAULT.max_depth:
+        raise ConfigurationError(f"{path[:200]}: nests deeper than {DEFAULT.max_depth}")
     if value is None or type(value) in (str, int, bool):
         return value
     if isinstance(value, float):
@@ -84,6 +86,29 @@ def _plain(value: object, path: str, depth: int) -> object:
     if isinstance(value, int):
         return int(value)
     raise ConfigurationError(f"{path}: {type(value).__name__} has no JSON form")
+
+
+def _refuse_depth(value: Any, limit: int) -> None:
+    """Look at one level after the other; the parser's own bound is the interpreter's stack, which differs."""
+    level = [value] if isinstance(value, (list, dict)) else []
+    for _ in range(limit + 1):
+        if not level:
+            return
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(item, (list, dict))
+        ]
+    raise LimitError(f"JSON nests deeper than {limit}")
+
+
+def _text(plain: object, levels: int) -> str:
+    if levels and isinstance(plain, dict):
+        return f"{{{','.join(f'{_ENCODE(key)}:{_text(plain[key], levels - 1)}' for key in sorted(plain))}}}"
+    if levels and isinstance(plain, list):
+        return f"[{','.join([_text(item, levels - 1) for item in plain])}]"
+    return _ENCODE(plain)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

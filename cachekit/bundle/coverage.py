@@ -23,7 +23,7 @@ Variant = tuple[tuple[str, Scalar], ...]
 Range = tuple[str, int, int | None]
 """(symbol, smallest, largest); None is unbounded."""
 
-_LABEL = re.compile(r"(\d{1,7})x(\d{1,7})x(\d{1,7})((?:,[^,=]+=[^,]*)*)")
+_LABEL = re.compile(r"([0-9]{1,7})x([0-9]{1,7})x([0-9]{1,7})((?:,[^,=]+=[^,]*)*)")
 _MAX_SIDE = 1_000_000
 
 
@@ -107,7 +107,7 @@ class Shape:
 
 def _scalar(text: str) -> Scalar:
     try:
-        value = canonical.loads(text.encode())
+        value = canonical.loads(text)
     except CorruptError:
         return text
     return value if isinstance(value, str | int | float | bool | None) else text
@@ -152,8 +152,8 @@ def accepts(unit: Unit, signature: str) -> bool:
     if not unit.dynamic:
         return unit.signature == signature
     try:
-        pattern, call = canonical.loads(unit.signature.encode()), canonical.loads(signature.encode())
-    except (CorruptError, UnicodeEncodeError):
+        pattern, call = canonical.loads(unit.signature), canonical.loads(signature)
+    except CorruptError:
         return False
     symbols: dict[str, int] = {}
     derived: list[tuple[str, int]] = []

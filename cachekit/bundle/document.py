@@ -26,9 +26,8 @@ MIN_READER = 1
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEED = re.compile(rf"(?:{'|'.join(KEY_PATTERNS)}):[0-9a-f]{{64}}")
-_NAME_BYTES = 256
-# The largest integer that every JSON reader keeps exact.
-_MAX_INTEGER = (1 << 53) - 1
+
+_INFINITY = (1 << 63) - 1
 
 Item = TypeVar("Item")
 
@@ -74,18 +73,14 @@ def from_payload(data: bytes, limits: Limits = DEFAULT) -> Bundle:
     """
     if len(data) > limits.max_document_bytes:
         raise LimitError(f"document of {len(data)} bytes; at most {limits.max_document_bytes} are read")
-    document = Fields(canonical.loads(data), "document", limits)
+    document = Fields(canonical.loads(data, limits), "document", limits)
     document.refuse_newer(SCHEMA)
     fingerprint, fingerprint_id = document.mapping("fingerprint"), document.digest("fingerprint_id")
     if canonical.digest(fingerprint) != fingerprint_id:
         raise CorruptError("the fingerprint does not have the id that the document gives it")
     entries = document.items("artifacts", limits.max_artifacts, _entry)
     spare = document.items("spare", limits.max_artifacts - len(entries), _entry)
-    inline = sum(len(entry.inline) for entry in (*entries, *spare) if entry.inline is not None)
-    if inline > limits.max_inline_total_bytes:
-        raise LimitError(
-            f"{inline} bytes of artifacts inside the document; at most {limits.max_inline_total_bytes}"
-        )
+    _refuse_total(entries, spare, limits)
     return Bundle(
         namespace=document.text("namespace"),
         fingerprint=fingerprint,
@@ -96,7 +91,7 @@ def from_payload(data: bytes, limits: Limits = DEFAULT) -> Bundle:
         producers=document.mapping("producers"),
         generation=document.integer("generation"),
         parent=document.text("parent") if document.value("parent") is not None else None,
-        cold={name: _seconds(value) for name, value in document.mapping("cold").items()},
+        cold={name: _seconds(value, limits) for name, value in document.mapping("cold").items()},
         spare=spare,
         schema=document.integer("schema"),
     )
@@ -163,10 +158,10 @@ class Fields:
         """Tell whether there is anything under `name`."""
         return name in self._value
 
-    def text(self, name: str, limit: int = _NAME_BYTES) -> str:
-        """Return text of at most `limit` characters."""
-        value = self.value(name)
-        if not isinstance(value, str):
+    def text(self, name: str, limit: int | None = None) -> str:
+        """Return text of at most `limit` characters, by default as many as a name may have."""
+        value, limit = self.value(name), self._limits.max_name_chars if limit is None else limit
+        if not isinstance(value, str) or not _is_unicode(value):
             raise CorruptError(f"{self._place}: {name} is not text")
         if len(value) > limit:
             raise LimitError(f"{self._place}: {name} has {len(value)} characters; at most {limit} are read")
@@ -179,13 +174,13 @@ class Fields:
             raise CorruptError(f"{self._place}: {name} is not a sha256 in hex")
         return value
 
-    def integer(self, name: str, limit: int = _MAX_INTEGER) -> int:
-        """Return an integer from 0 to `limit`."""
-        value = self.value(name)
+    def integer(self, name: str, limit: int | None = None) -> int:
+        """Return an integer from 0 to `limit`, by default the largest that is read."""
+        value, limit = self.value(name), self._limits.max_integer if limit is None else limit
         if type(value) is not int or value < 0:
             raise CorruptError(f"{self._place}: {name} is not a natural number")
         if value > limit:
-            raise LimitError(f"{self._place}: {name} is {value}; at most {limit} is read")
+            raise LimitError(f"{self._place}: {name} is larger than {limit}")
         return value
 
     def mapping(self, name: str) -> dict[str, Any]:
@@ -217,6 +212,26 @@ class Fields:
         return tuple(
             read(Fields(value, f"{name}[{index}]", self._limits)) for index, value in enumerate(values)
         )
+
+
+def _refuse_total(entries: tuple[Entry, ...], spare: tuple[Entry, ...], limits: Limits) -> None:
+    """Refuse entries that are too much together, though each of them is not."""
+    inline = sum(len(entry.inline) for entry in (*entries, *spare) if entry.inline is not None)
+    if inline > limits.max_inline_total_bytes:
+        raise LimitError(
+            f"{inline} bytes of artifacts inside the document; at most {limits.max_inline_total_bytes}"
+        )
+    total = sum(entry.raw_size for entry in entries)
+    if total > limits.max_bytes:
+        raise LimitError(f"artifacts of {total} bytes in all; at most {limits.max_bytes} are read")
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether `text` can be written anywhere: JSON can say half of a surrogate pair, a database cannot."""
+    try:
+        return text.isascii() or bool(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        return False
 
 
 def _entry_json(entry: Entry) -> Mapping[str, Any]:
@@ -281,25 +296,36 @@ def _inline(fields: Fields) -> bytes:
 
 
 def _requires(fields: Fields) -> Requires:
-    pairs = fields.array("requires", _NAME_BYTES)
+    pairs = fields.array("requires", fields.limits.max_pairs)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise CorruptError("requirements are not pairs")
     result = tuple((pair[0], pair[1]) for pair in pairs)
     check_requires(result)
+    for text in (text for pair in result for text in pair):
+        _refuse_text(text, "a requirement", fields.limits.max_note_chars)
     return result
 
 
 def _partners(fields: Fields) -> tuple[str, ...]:
-    texts = fields.array("partners", _NAME_BYTES)
+    texts = fields.array("partners", fields.limits.max_pairs)
     for text in texts:
         if not isinstance(text, str):
             raise CorruptError("a partner is not text")
-        check_key("inductor", Reference.parse(text).key)
+        reference = Reference.parse(text)
+        check_key("inductor", reference.key)
+        _refuse_text(reference.guards, "the guards of a partner", fields.limits.max_guards_bytes)
     return tuple(texts)
 
 
+def _refuse_text(text: str, what: str, limit: int) -> None:
+    if not _is_unicode(text):
+        raise CorruptError(f"{what} is not text")
+    if len(text) > limit:
+        raise LimitError(f"{what} has {len(text)} characters; at most {limit} are read")
+
+
 def _tombstone(fields: Fields) -> Tombstone:
-    return Tombstone(fields.digest("raw_digest"), fields.text("reason", 16 * _NAME_BYTES))
+    return Tombstone(fields.digest("raw_digest"), fields.text("reason", fields.limits.max_note_chars))
 
 
 def _unit_json(unit: Unit) -> Mapping[str, Any]:
@@ -326,17 +352,23 @@ def _unit(fields: Fields) -> Unit:
         dynamic=dynamic,
         signature=fields.text("signature", limits.max_text_bytes),
         guards=fields.text("guards", limits.max_guards_bytes) if fields.has("guards") else "",
-        ranges=tuple(_range(one) for one in fields.array("ranges", _NAME_BYTES))
-        if fields.has("ranges")
-        else (),
+        ranges=_ranges(fields) if fields.has("ranges") else (),
         needs=needs,
-        seconds=_seconds(fields.value("seconds")) if fields.has("seconds") else 0.0,
+        seconds=_seconds(fields.value("seconds"), limits) if fields.has("seconds") else 0.0,
     )
 
 
-def _range(value: Any) -> Range:
+def _ranges(fields: Fields) -> tuple[Range, ...]:
+    return tuple(_range(one, fields.limits) for one in fields.array("ranges", fields.limits.max_pairs))
+
+
+def _range(value: Any, limits: Limits) -> Range:
     match value:
         case [str(name), int(low), int(high) | (None as high)] if bool not in (type(low), type(high)):
+            _refuse_text(name, "a symbol", limits.max_name_chars)
+            # torch writes its own infinity, the largest 64-bit number, where a size has no bound.
+            if max(abs(low), abs(high or 0)) > max(_INFINITY, limits.max_integer):
+                raise LimitError(f"a range of {name} reaches beyond {_INFINITY}")
             return name, low, high
     raise CorruptError("a range is not [symbol, smallest, largest]")
 
@@ -344,12 +376,12 @@ def _range(value: Any) -> Range:
 def _row(fields: Fields) -> ShapeRow:
     units = fields.texts("units", fields.limits.max_units, _DIGEST)
     try:
-        return ShapeRow(Shape.parse(fields.text("shape", 16 * _NAME_BYTES)), units)
+        return ShapeRow(Shape.parse(fields.text("shape", fields.limits.max_note_chars)), units)
     except ConfigurationError as exc:
         raise CorruptError(f"not a shape: {exc}") from exc
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_INTEGER:
+def _seconds(value: Any, limits: Limits) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < limits.max_integer:
         raise CorruptError("seconds are not a positive number")
     return float(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
@@ -16,7 +17,10 @@ from cachekit.bundle.limits import DEFAULT
 
 # Sizes are products of a few dimensions; anything larger means an expression made to burn time.
 _MAX_VALUE = 1 << 80
-_MAX_LENGTH = DEFAULT.max_guards_bytes
+
+# All that torch and sympy print about sizes. What is not made of these is never given to Python's parser, which would
+# warn about some of it, read look-alike letters as the same, and build trees of any size before they can be counted.
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d+(?!\w)|//|[<>=!]=|[-+*%<>(),]|\s+", re.ASCII)
 
 _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -57,17 +61,26 @@ def equals(expression: str, expected: int, symbols: Mapping[str, int]) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)
+# A tree of the longest expression takes some ten megabytes, so few are kept.
+@lru_cache(maxsize=64)
 def _parse(expression: str) -> ast.expr:
-    if len(expression) > _MAX_LENGTH:
+    if not _is_plain(expression):
         raise _UnknownError
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         raise _UnknownError from exc
-    if sum(1 for _ in ast.walk(tree)) > DEFAULT.max_ast_nodes:
-        raise _UnknownError
     return tree.body
+
+
+def _is_plain(expression: str) -> bool:
+    """Tell whether `expression` consists of few enough tokens that are all known."""
+    end = 0
+    for count, token in enumerate(_TOKEN.finditer(expression)):
+        if token.start() != end or count >= DEFAULT.max_guard_tokens:
+            return False
+        end = token.end()
+    return end == len(expression)
 
 
 def _truth(node: ast.expr, symbols: Mapping[str, int]) -> bool:

@@ -116,10 +116,7 @@ def encode(artifacts: Iterable[Artifact]) -> bytes:
 
 
 def _artifact(kind: str, key: str, data: bytes, limits: Limits) -> Artifact:
-    guards = guards_of(kind, data)
-    if len(guards) > limits.max_guards_bytes:
-        raise LimitError(f"guards of {kind} {key} are longer than {limits.max_guards_bytes} bytes")
-    return Artifact(kind, key, data, guards)
+    return Artifact(kind, key, data, guards_of(kind, data, limits))
 
 
 def _choose(artifacts: Iterable[Artifact]) -> dict[tuple[str, str, str], Artifact]:

@@ -10,15 +10,14 @@ Nothing is imported, built or decoded, and big payloads are stepped over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from cachekit.bundle.limits import Limits
 from cachekit.errors import CorruptError, LimitError
 
-# A real artifact of 150 KB takes 1,600; each can cost some seventy bytes of memo.
-MAX_OPCODES = 1_000_000
 _MAX_TEXT = 255
 
 
@@ -50,7 +49,14 @@ class Global:
 
 
 Value = Any
-"""`bytes` (short text), `Kind`, `Span`, `Global`, a tuple of values, or None where nothing is known."""
+"""`bytes` (short text), `Kind`, `Span`, `Global`, `Items` of values, or None where nothing is known."""
+
+
+class Items(tuple[Value, ...]):  # noqa: SLOT001  (a tuple subclass cannot have any)
+    """A tuple of values that knows how many tuples are reached from it, and how deep they nest."""
+
+    reached = 1
+    depth = 1
 
 
 class Rules(Protocol):
@@ -58,6 +64,9 @@ class Rules(Protocol):
 
     persistent: bool
     """Whether it may refer to objects that its loader supplies."""
+    limits: Limits
+    opcodes: Iterator[int]
+    """Runs out when too many opcodes were followed; a pickle and those nested in it share one."""
 
     def found(self, module: str, name: str) -> Global:
         """Judge a global; raises to refuse it."""
@@ -98,6 +107,81 @@ _SKIPPED = {0x80: 1, 0x95: 8}  # PROTO, FRAME
 _STOP = 0x2E
 
 
+class Operation(Enum):
+    """What an opcode does, as far as a search for names and the values behind them cares."""
+
+    TEXT = "pushes text, its operand"
+    RECALL = "pushes what was stored under its operand"
+    STORE = "stores the value on top, under its operand if there is one"
+    COLLECT = "makes or marks a tuple, or says something about the pickle"
+    OTHER = "anything else"
+
+
+_COLLECT = frozenset(b"(t\x85\x86\x87\x80\x95")  # MARK, TUPLE, TUPLE1 to 3, PROTO, FRAME
+_FIXED = {**_NUMBERS, **_GET_WIDTH, **_PUT_WIDTH, **_SKIPPED}
+_SIZED = {**_TEXT_WIDTH, **_BYTES_WIDTH, **_LONG_WIDTH, 0x96: 8}  # and BYTEARRAY8
+
+
+def operations(data: bytes, limits: Limits) -> Iterator[tuple[Operation, bytes]]:
+    """Step through a pickle that is only searched: what each opcode does, and its operand for those that matter.
+
+    Raises:
+        CorruptError: it is not a pickle, or holds what no pickler writes.
+        LimitError: it has more opcodes than `limits` allow.
+    """
+    at = 0
+    for _ in range(limits.max_opcodes):
+        code = data[at : at + 1]
+        if not code:
+            raise CorruptError("pickle is cut short")
+        if code[0] == _STOP:
+            return
+        start, at = _operand(data, code[0], at + 1)
+        yield _operation(code[0], data, start, at)
+    raise LimitError(f"pickle has more than {limits.max_opcodes} opcodes")
+
+
+def _operation(code: int, data: bytes, start: int, end: int) -> tuple[Operation, bytes]:
+    if code in _TEXT_WIDTH:
+        return Operation.TEXT, data[start:end]
+    if code in _GET_WIDTH:
+        return Operation.RECALL, data[start:end]
+    if code == _MEMOIZE or code in _PUT_WIDTH:
+        return Operation.STORE, data[start:end]
+    return (Operation.COLLECT if code in _COLLECT else Operation.OTHER), b""
+
+
+def _operand(data: bytes, code: int, at: int) -> tuple[int, int]:
+    """Return where the operand of the opcode before `at` begins and ends."""
+    if code in _FIXED:
+        return at, at + _FIXED[code]
+    if code in _SIZED:
+        return _sized(data, at, _SIZED[code])
+    if code == 0x63:
+        return at, _lines(data, at)[1] + 1
+    if code in (0x28, _MEMOIZE) or code in _OPAQUE or code in _Machine.STEPS:
+        return at, at
+    raise CorruptError(f"opcode 0x{code:02x} is not one that torch's pickler writes")
+
+
+def _sized(data: bytes, at: int, width: int) -> tuple[int, int]:
+    """Return where a counted operand begins and ends."""
+    start = at + width
+    end = start + int.from_bytes(data[at:start], "little")
+    if end > len(data):
+        raise CorruptError("pickle is cut short")
+    return start, end
+
+
+def _lines(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the two lines of a global end."""
+    middle = data.find(b"\n", at, at + 2 * _MAX_TEXT)
+    end = data.find(b"\n", middle + 1, middle + 2 * _MAX_TEXT)
+    if middle < 0 or end < 0:
+        raise CorruptError("pickle imports under a name without end")
+    return middle, end
+
+
 class _Machine:
     def __init__(self, data: bytes, rules: Rules) -> None:
         self._data = data
@@ -114,8 +198,8 @@ class _Machine:
     def _run(self, at: int) -> int:
         # The hot loop: a bundle has millions of these, so nothing is looked up twice.
         data, memo, stack, push = self._data, self._memo, self._stack, self._stack.append
-        number, steps = Kind.NUMBER, self._STEPS
-        for _ in range(MAX_OPCODES):
+        number, steps = Kind.NUMBER, self.STEPS
+        for _ in self._rules.opcodes:
             code = data[at]
             at += 1
             if code == 0x8C:
@@ -148,44 +232,42 @@ class _Machine:
             else:
                 at = self._rare(code, at)
         else:
-            raise LimitError(f"pickle has more than {MAX_OPCODES} opcodes")
+            raise LimitError(f"pickle has more than {self._rules.limits.max_opcodes} opcodes")
         raise CorruptError("pickle leaves more or less than one object")
 
     def _rare(self, code: int, at: int) -> int:
         """Do an opcode with an operand that is not worth a place in the loop; returns where the next one is."""
         if code in _TEXT_WIDTH:
-            start, at = self._sized(at, _TEXT_WIDTH[code])
+            start, at = _sized(self._data, at, _TEXT_WIDTH[code])
             self._stack.append(self._data[start:at] if at - start <= _MAX_TEXT else Kind.TEXT)
         elif code in _BYTES_WIDTH:
-            start, at = self._sized(at, _BYTES_WIDTH[code])
+            start, at = _sized(self._data, at, _BYTES_WIDTH[code])
             self._stack.append(Span(start, at))
         elif code in _LONG_WIDTH:
-            _, at = self._sized(at, _LONG_WIDTH[code])
+            _, at = _sized(self._data, at, _LONG_WIDTH[code])
             self._stack.append(Kind.NUMBER)
         elif code == 0x96:  # BYTEARRAY8: opaque, because it can change
-            _, at = self._sized(at, 8)
+            _, at = _sized(self._data, at, 8)
             self._stack.append(None)
         elif code in _PUT_WIDTH:
             end = at + _PUT_WIDTH[code]
-            self._memo[int.from_bytes(self._data[at:end], "little")] = self._top()
+            self._put(int.from_bytes(self._data[at:end], "little"))
             at = end
         elif code in _SKIPPED:
             at += _SKIPPED[code]
         elif code == 0x63:  # GLOBAL: two lines
-            middle = self._data.index(b"\n", at, at + 2 * _MAX_TEXT)
-            end = self._data.index(b"\n", middle + 1, middle + 2 * _MAX_TEXT)
+            middle, end = _lines(self._data, at)
             self._import(self._data[at:middle], self._data[middle + 1 : end])
             at = end + 1
         else:
             raise CorruptError(f"opcode 0x{code:02x} is not one that torch's pickler writes")
         return at
 
-    def _sized(self, at: int, width: int) -> tuple[int, int]:
-        start = at + width
-        end = start + int.from_bytes(self._data[at:start], "little")
-        if end > len(self._data):
-            raise CorruptError("pickle is cut short")
-        return start, end
+    def _put(self, place: int) -> None:
+        # Picklers count upwards; Python's unpickler makes room for every place below, up to 32 GB of it.
+        if place > len(self._memo):
+            raise CorruptError("pickle stores something far from where the next thing belongs")
+        self._memo[place] = self._top()
 
     def _top(self) -> Value:
         top = self._stack[-1]
@@ -229,7 +311,7 @@ class _Machine:
 
     def _call(self) -> None:
         arguments, target = self._pop(), self._stack.pop()
-        if not isinstance(target, Global) or not isinstance(arguments, tuple) or isinstance(arguments, Span):
+        if not isinstance(target, Global) or not isinstance(arguments, Items):
             raise CorruptError(
                 "pickle calls something that it computed, or with something that is not a tuple"
             )
@@ -256,11 +338,24 @@ class _Machine:
         self._changed()
 
     def _tuple(self, size: int) -> None:
-        items = tuple(self._pop() for _ in range(size))
-        self._stack.append(items[::-1])
+        items = [self._pop() for _ in range(size)]
+        items.reverse()
+        self._push_tuple(items)
 
     def _tuple_marked(self) -> None:
-        self._stack.append(tuple(self._pop_to_mark()))
+        self._push_tuple(self._pop_to_mark())
+
+    def _push_tuple(self, values: list[Value]) -> None:
+        """Make a tuple, unless one that holds itself many times over: a billion laughs for whoever hashes it."""
+        items = Items(values)
+        inner = [item for item in values if isinstance(item, Items)]
+        if inner:
+            items.reached = 1 + sum(item.reached for item in inner)
+            items.depth = 1 + max(item.depth for item in inner)
+            limits = self._rules.limits
+            if items.reached > limits.max_tuples or items.depth > limits.max_tuple_depth:
+                raise LimitError(f"pickle nests tuples {items.depth} deep, {items.reached} in one")
+        self._stack.append(items)
 
     def _container_marked(self) -> None:
         self._pop_to_mark()
@@ -272,7 +367,7 @@ class _Machine:
             raise CorruptError("pickle refers to an object outside itself")
         self._stack.append(None)
 
-    _STEPS: ClassVar[Mapping[int, Callable[[_Machine], Any]]] = {
+    STEPS: ClassVar[Mapping[int, Callable[[_Machine], Any]]] = {
         0x93: _stack_global,
         0x52: _call,  # REDUCE
         0x81: _call,  # NEWOBJ

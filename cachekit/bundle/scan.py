@@ -17,7 +17,8 @@ import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
-from cachekit.bundle.pickles import Global, Kind, Span, Value, follow
+from cachekit.bundle.limits import DEFAULT, Limits
+from cachekit.bundle.pickles import Global, Kind, Rules, Span, Value, follow
 from cachekit.errors import CorruptError, TrustError
 
 _CLASS = r"_?[A-Z]\w*"
@@ -83,18 +84,19 @@ _STORAGE_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _STORAGE_PICKLES = 5
 
 
-def scan(data: bytes) -> frozenset[str]:
+def scan(data: bytes, limits: Limits = DEFAULT) -> frozenset[str]:
     """Return everything that the pickle imports, nested ones included, as ``module.name``; nothing is refused.
 
     Raises:
         CorruptError: it is not a pickle that torch would write.
+        LimitError: it does more than `limits` allow.
     """
-    rules = _Lenient(data)
+    rules = _Lenient(data, limits)
     _follow_all(data, rules)
     return frozenset(map(str, rules.seen))
 
 
-def check(kind: str, data: bytes, *, also: Collection[str] = ()) -> None:
+def check(kind: str, data: bytes, *, also: Collection[str] = (), limits: Limits = DEFAULT) -> None:
     """Refuse an artifact that would import or call anything that artifacts of its kind do not.
 
     `also` allows more globals, as ``module.name``, for engines with tensor subclasses of their own.
@@ -102,9 +104,10 @@ def check(kind: str, data: bytes, *, also: Collection[str] = ()) -> None:
     Raises:
         TrustError: it would; the message names what.
         CorruptError: it is not an artifact of this kind at all.
+        LimitError: it does more than `limits` allow.
     """
     if kind in ("inductor", "aot_autograd"):
-        _follow_all(data, _Strict(data, frozenset(also)))
+        _follow_all(data, _Strict(data, frozenset(also), limits))
     elif kind == "autotune":
         _check_config(data)
     elif kind == "kernel":
@@ -128,9 +131,11 @@ class _Strict:
 
     persistent = False
 
-    def __init__(self, data: bytes, also: frozenset[str]) -> None:
+    def __init__(self, data: bytes, also: frozenset[str], limits: Limits) -> None:
         self._data = data
         self._also = also
+        self.limits = limits
+        self.opcodes = iter(range(limits.max_opcodes))
 
     def found(self, module: str, name: str) -> Global:
         if (module, name) in (_GETATTR, _LOAD):
@@ -165,7 +170,7 @@ class _Strict:
         if not self._data.startswith(_STORAGE_MAGIC, at):
             raise TrustError("the artifact loads a tensor that torch did not save")
         for _ in range(_STORAGE_PICKLES):
-            at = follow(self._data, _Storage(), at)
+            at = follow(self._data, _Storage(self), at)
             if at > span.end:
                 raise CorruptError("a tensor's storage reaches past its end")
 
@@ -174,6 +179,10 @@ class _Storage:
     """The rules inside a saved storage: its type and nothing else."""
 
     persistent = True
+
+    def __init__(self, outer: Rules) -> None:
+        self.limits = outer.limits
+        self.opcodes = outer.opcodes
 
     def found(self, module: str, name: str) -> Global:
         if module in ("torch", "torch.storage") and re.fullmatch(r"[A-Z]\w*Storage", name):
@@ -187,8 +196,8 @@ class _Storage:
 class _Lenient(_Strict):
     """Writes down every global and allows it."""
 
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data, frozenset())
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        super().__init__(data, frozenset(), limits)
         self.seen: set[Global] = set()
 
     def found(self, module: str, name: str) -> Global:

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 BUNDLE_TYPE = "application/vnd.cachekit.bundle+json"
 CONTRIBUTION_TYPE = "application/vnd.cachekit.contribution+json"
 
-# One signature is normal; a few happen while keys are rotated.
-_MAX_SIGNATURES = 16
-_MAX_SIGNATURE_BYTES = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
@@ -128,7 +124,7 @@ def verify(
     # base64 makes four bytes of three.
     if len(envelope) > limits.max_document_bytes // 3 * 4 + 64 * 1024:
         raise LimitError(f"envelope of {len(envelope)} bytes; at most {limits.max_document_bytes} are signed")
-    payload, found_type, signatures = _open(envelope)
+    payload, found_type, signatures = _open(envelope, limits)
     if found_type != payload_type:
         raise TrustError(f"signed as {found_type[:100]!r}, wanted {payload_type!r}")
     signed = _encoded(found_type, payload)
@@ -147,7 +143,10 @@ def _refusal(keyids: list[str], trusted: Mapping[str, PublicKey]) -> str:
         )
     if not keyids:
         return "the document is not signed"
-    names = ", ".join(keyid[:64] for keyid in keyids)
+    # Somebody else wrote these: what is no key id is shown escaped.
+    names = ", ".join(
+        keyid[:64] if keyid.isalnum() and keyid.isascii() else ascii(keyid[:64]) for keyid in keyids
+    )
     return (
         f"signed by key {names}, which is not among the {len(trusted)} trusted ones: "
         "add its public key to the trusted keys of this store if you know whose it is"
@@ -160,17 +159,18 @@ def _encoded(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def _open(envelope: bytes) -> tuple[bytes, str, list[tuple[str, bytes]]]:
+def _open(envelope: bytes, limits: Limits) -> tuple[bytes, str, list[tuple[str, bytes]]]:
     """Take an envelope apart without believing any of it."""
-    fields = canonical.loads(envelope)
+    fields = canonical.loads(envelope, limits)
     try:
         payload, payload_type, signatures = fields["payload"], fields["payloadType"], fields["signatures"]
         if not isinstance(payload_type, str) or not isinstance(signatures, list):
             raise CorruptError("the envelope has no type or no signatures")
-        if len(signatures) > _MAX_SIGNATURES:
-            raise LimitError(f"{len(signatures)} signatures; at most {_MAX_SIGNATURES} are read")
+        if len(signatures) > limits.max_signatures:
+            raise LimitError(f"{len(signatures)} signatures; at most {limits.max_signatures} are read")
         pairs = [
-            (_keyid_text(one["keyid"]), _decoded(one["sig"], _MAX_SIGNATURE_BYTES)) for one in signatures
+            (_keyid_text(one["keyid"]), _decoded(one["sig"], limits.max_signature_bytes))
+            for one in signatures
         ]
         return _decoded(payload, None), payload_type, pairs
     except (KeyError, TypeError, IndexError) as exc:

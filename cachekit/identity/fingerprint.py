@@ -84,10 +84,10 @@ class Fingerprint:
         """
         schema = components.get("schema", SCHEMA)
         if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-            raise CorruptError(f"fingerprint schema is not a positive number: {schema!r}")
+            raise CorruptError(f"fingerprint schema is not a positive number: {schema!r:.80}")
         if schema > SCHEMA:
             raise NewerSchemaError(
-                f"fingerprint schema {schema} is newer than {SCHEMA}, which this release reads"
+                f"fingerprint schema {schema!r:.80} is newer than {SCHEMA}, which this release reads"
             )
         text = canonical.dumps({**components, "schema": schema})
         return cls(FingerprintId(hashlib.sha256(text).hexdigest()), text)
@@ -100,7 +100,7 @@ class Fingerprint:
             CorruptError: not JSON, not an object, or no schema.
             NewerSchemaError: written by a newer release.
         """
-        loaded = canonical.loads(data.encode() if isinstance(data, str) else data)
+        loaded = canonical.loads(data)
         if not isinstance(loaded, dict) or "schema" not in loaded:
             raise CorruptError("a fingerprint is a JSON object that names its schema")
         return cls.of(loaded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachekit.errors import CorruptError
+from cachekit.errors import CorruptError, StoreError
 
 
 def pack(data: bytes) -> bytes:
@@ -15,7 +15,7 @@ def pack(data: bytes) -> bytes:
 def unpack(stored: bytes, size: int) -> bytes:
     """The zstd frame's content, which must be exactly ``size`` bytes; a frame that claims more is not unpacked.
 
-    Raises `CorruptError`.
+    Raises `CorruptError`, and `StoreError` if there is no memory for it, which proves no damage.
     """
     import zstandard
 
@@ -29,6 +29,8 @@ def unpack(stored: bytes, size: int) -> bytes:
         data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as exc:
         raise CorruptError(f"blob is not zstd: {exc}") from exc
+    except MemoryError as exc:
+        raise StoreError(f"no memory to unpack a blob into {size} bytes") from exc
     if len(data) != size:
         raise CorruptError(f"blob unpacks to {len(data)} bytes, the bundle says {size}")
     return data

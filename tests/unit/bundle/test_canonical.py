@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachekit.bundle import canonical
+from cachekit.bundle import DEFAULT, canonical
 from cachekit.errors import CachekitError, ConfigurationError, CorruptError, LimitError
 
 values: st.SearchStrategy[Any] = st.recursive(
@@ -84,7 +84,7 @@ def test_deep_nesting_is_an_error_of_ours() -> None:
     with pytest.raises((LimitError, CorruptError)):
         canonical.loads(b"[" * 200_000 + b"]" * 200_000)
     deep: list[Any] = []
-    for _ in range(canonical.MAX_DEPTH + 1):
+    for _ in range(DEFAULT.max_depth + 1):
         deep = [deep]
     with pytest.raises(ConfigurationError, match="nests deeper"):
         canonical.dumps(deep)

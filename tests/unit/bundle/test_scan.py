@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachekit.bundle import megacache, pickles
+from cachekit.bundle import Limits, megacache
 from cachekit.bundle import scan as scan_module
 from cachekit.bundle.scan import check, scan
 from cachekit.errors import CachekitError, CorruptError, LimitError, TrustError
@@ -334,18 +334,17 @@ def test_plain_data_passes(value: Any, protocol: int) -> None:
         pytest.param(b"]" * 5000, id="stack"),
     ],
 )
-def test_bombs_end_at_the_limit_of_opcodes(bomb: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bombs_end_at_the_limit_of_opcodes(bomb: bytes) -> None:
     """Time and memory are bounded by a number of opcodes that no real artifact comes near."""
-    monkeypatch.setattr(pickles, "MAX_OPCODES", 4000)
     with pytest.raises(LimitError):
-        check("inductor", bomb)
+        check("inductor", bomb, limits=Limits(max_opcodes=4000))
 
 
-def test_limit_is_far_above_real_artifacts(cuda: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real artifacts take a hundredth of the opcodes that are allowed."""
-    monkeypatch.setattr(pickles, "MAX_OPCODES", pickles.MAX_OPCODES // 100)
+def test_limits_are_far_above_real_artifacts(cuda: bytes) -> None:
+    """Real artifacts take a hundredth of the opcodes and tuples that are allowed."""
+    limits = Limits(max_opcodes=10_000, max_tuples=10_000, max_tuple_depth=20)
     for artifact in megacache.decode(cuda):
-        check(artifact.kind, artifact.data)
+        check(artifact.kind, artifact.data, limits=limits)
 
 
 def test_large_payloads_are_stepped_over() -> None:
