@@ -72,6 +72,17 @@ def claim(folder: Path, *, timeout_s: float = 0.0) -> Hold | None:
 
 
 @contextlib.contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """Have the folder alone, if nobody uses it at this moment; whether that is so. Raises `StoreError`."""
+    held = claim(folder)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            held.release()
+
+
+@contextlib.contextmanager
 def publishing(namespace: Path) -> Iterator[None]:
     """Nothing of the namespace is collected meanwhile, so that a blob that is there stays there.
 
