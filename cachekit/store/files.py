@@ -116,7 +116,7 @@ def make_folder(folder: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700)
+        _make_one(folder)
     except FileExistsError:
         if not folder.is_dir():
             raise
@@ -125,8 +125,21 @@ def _make_folder(folder: Path) -> None:
         if folder.parent == folder:
             raise
         _make_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # somebody else was quicker
+            _make_one(folder)
     flush_folder(folder.parent)
+
+
+def _make_one(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    if folder.stat().st_mode & 0o700 != 0o700:  # the umask took rights away from the user himself
+        folder.chmod(0o700)
+
+
+def _keep_rights(descriptor: int) -> None:
+    """The same for a file that may just have been made."""
+    if hasattr(os, "fchmod") and os.fstat(descriptor).st_mode & 0o600 != 0o600:
+        os.fchmod(descriptor, 0o600)
 
 
 def check_private(folder: Path) -> bool:
@@ -190,6 +203,7 @@ def _new_temporary(folder: Path) -> tuple[int, Path]:
         path = folder / f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
         try:
+            _keep_rights(descriptor)
             locks.take(descriptor)
             if os.fstat(descriptor).st_nlink:
                 return descriptor, path
@@ -244,6 +258,7 @@ def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     make_folder(path.parent)
     with writing(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN, 0o600)
+        _keep_rights(descriptor)
     try:
         _lock(descriptor, path, time.monotonic() + timeout_s)
         yield
