@@ -113,6 +113,12 @@ class Store(Protocol):
         Whoever writes holds it from before he looks at what is there until the head is moved. May be entered again.
         """
 
+    def in_turn(self, fid: str) -> AbstractContextManager[None]:
+        """While entered, other writers of the profile wait, if the store can let them, so that nobody merges in vain.
+
+        A courtesy that is never refused: what is written is right without it, because only the head commits.
+        """
+
     def read_head(self, fid: str) -> Head | None:
         """The committed head, or None if the profile has none. Raises `CorruptError` if it cannot be parsed."""
 

@@ -244,8 +244,7 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> int:
     removed = 0
     for path in leftovers(folder, below=below):
         with contextlib.suppress(OSError):
-            path.unlink()
-            removed += 1
+            removed += locks.remove_if_free(path)
     return removed
 
 
