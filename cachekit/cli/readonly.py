@@ -27,6 +27,10 @@ class ReadOnlyStore:
         """Refuse."""
         raise _refusal()
 
+    def in_turn(self, fid: str) -> AbstractContextManager[None]:
+        """Refuse."""
+        raise _refusal()
+
     def read_head(self, fid: str) -> Head | None:
         """As the store does."""
         return self._store.read_head(fid)

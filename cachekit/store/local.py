@@ -15,7 +15,9 @@ Sits on `cachekit.store.files`; knows nothing of bundles and signatures.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from cachekit.errors import (
     CorruptError,
     NewerSchemaError,
     NotFoundError,
+    StoreError,
 )
 from cachekit.store import files, guards, quarantine
 from cachekit.store.base import (
@@ -82,6 +85,16 @@ class DirectoryStore:
     def publishing(self) -> AbstractContextManager[None]:
         """Nothing of the namespace is collected meanwhile. Entering raises `StoreError`."""
         return guards.publishing(self._namespace_folder)
+
+    @contextlib.contextmanager
+    def in_turn(self, fid: str) -> Iterator[None]:
+        """Other writers of the profile wait meanwhile, for a bounded time. Never raises `StoreError` of its own."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(
+                StoreError
+            ):  # the head decides: whoever cannot have a turn goes on without
+                stack.enter_context(files.locked(self._profile(fid) / ".turn"))
+            yield
 
     def use(self, fid: str) -> guards.Hold | None:
         """Keep a profile from being collected, from before its head is read until the hold is let go.

@@ -96,8 +96,8 @@ def publish(
             f"key {key.keyid} is not trusted here, so nobody could read what it signs: trust it first"
         )
     save = _Save(store, contribution, key, accepted=int(now() * 1000))
-    with store.publishing():
-        fid = contribution.fingerprint.id
+    fid = contribution.fingerprint.id
+    with store.publishing(), store.in_turn(fid):
         return _until_moved(save, store, fid, trusted, earlier=earlier, seen=seen, limits=limits)
 
 

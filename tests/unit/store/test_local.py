@@ -6,12 +6,13 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
 
 from cachekit.errors import ConflictError, CorruptError, StoreError
-from cachekit.store import files, quarantine
+from cachekit.store import files, locks, quarantine
 from cachekit.store.base import Head, digest_of
 from cachekit.store.local import DirectoryStore
 
@@ -327,3 +328,65 @@ def test_a_conflict_leaves_the_lock_free(store: DirectoryStore) -> None:
     with pytest.raises(CorruptError, match=r"head\.json"):
         store.move_head(FID, second, Head(3, store.write_generation(FID, 3, b"three")))
     store.discard_head(FID)
+
+
+def test_a_writer_that_has_not_locked_its_file_yet_is_not_taken_for_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever clears up between the making of a file and its lock costs the writer nothing but a retry."""
+    take = locks.take
+
+    def cleared_up_first(descriptor: int) -> None:
+        monkeypatch.setattr(locks, "take", take)
+        assert files.remove_leftovers(tmp_path) == 1
+        take(descriptor)
+
+    monkeypatch.setattr(locks, "take", cleared_up_first)
+    files.write(tmp_path / "kept", b"data")
+
+    assert (tmp_path / "kept").read_bytes() == b"data"
+
+
+def test_a_file_is_not_removed_after_its_lock_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was free a moment ago and is locked by now belongs to a living writer."""
+    monkeypatch.setattr(locks, "is_free", lambda path: True)
+    temporary = tmp_path / ".tmp-1-alive"
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT)
+    locks.take(descriptor)
+
+    assert files.remove_leftovers(tmp_path) == 0
+
+    locks.release(descriptor)
+    assert files.remove_leftovers(tmp_path) == 1
+
+
+def test_writers_of_a_profile_take_turns(store: DirectoryStore) -> None:
+    """Whoever has the turn is alone with the profile; one who cannot have it in time goes on without."""
+    entered: list[str] = []
+
+    def other() -> None:
+        with store.in_turn(FID):
+            entered.append("other")
+
+    with store.in_turn(FID):
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.append("first")
+    thread.join()
+    assert entered == ["first", "other"]
+
+
+def test_a_turn_that_cannot_be_had_is_done_without(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody stopped with the turn in hand keeps nobody from saving."""
+    with store.in_turn(FID):
+        monkeypatch.setattr(files, "_lock", _refuse)
+        with store.in_turn(FID):
+            pass
+
+
+def _refuse(descriptor: int, path: Path, deadline: float) -> None:
+    raise StoreError(f"cannot lock {path}")
