@@ -76,6 +76,21 @@ def is_free(path: Path) -> bool:
     return True
 
 
+def remove_if_free(path: Path) -> bool:
+    """Remove the file if nobody holds its lock, which is held meanwhile; whether it was. Raises `OSError`."""
+    if sys.platform == "win32":
+        return False
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _lock(descriptor)
+        path.unlink()
+    except BUSY:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def _close_copies() -> None:
     for descriptor in _held:
         with contextlib.suppress(OSError):
