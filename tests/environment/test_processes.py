@@ -154,7 +154,7 @@ from cachekit.runtime.folder import PrivateFolder
 folder = PrivateFolder(Path(sys.argv[1]))
 (folder.inductor / "kernel.so").write_bytes(b"code")
 print(folder.inductor, flush=True)
-wait = "import sys; sys.stdin.read()"
+wait = "import sys; print(flush=True); sys.stdin.read()"
 if sys.argv[2] == "forked":
     if os.fork() == 0:
         os.close(1)
@@ -162,7 +162,7 @@ if sys.argv[2] == "forked":
         os._exit(0)
 else:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder.inductor)}
-    subprocess.Popen([sys.executable, "-c", wait], env=environment, stdout=subprocess.DEVNULL)
+    subprocess.Popen([sys.executable, "-c", wait], env=environment, stdout=subprocess.PIPE).stdout.readline()
 """
 
 
