@@ -13,6 +13,7 @@ from cachekit.manifest.records import (
     Rebuilt,
     ShapeRecord,
     UnitRecord,
+    UseRecord,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "Rebuilt",
     "ShapeRecord",
     "UnitRecord",
+    "UseRecord",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from cachekit.errors import ManifestError, NewerSchemaError, StoreError
 from cachekit.store import files
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every revision this release knows, oldest first. Asking Alembic would import it on each opening."""
 
 BUSY_TIMEOUT_S = 5.0
@@ -46,7 +47,7 @@ def open_engine(path: Path) -> Engine:
 
     Raises `ManifestError` if the file cannot be opened or is no manifest, `NewerSchemaError` if it is a newer one's.
     """
-    if _revision(path) != REVISIONS[-1]:
+    if revision(path) != REVISIONS[-1]:
         _prepare(path)
     return _engine(path, foreign_keys=True)
 
@@ -94,10 +95,16 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     config = Config(stdout=io.StringIO())
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     config.attributes["connection"] = connection
+    # Alembic tells each step at INFO, which an engine that logs verbosely has no use for.
+    steps = logging.getLogger("alembic.runtime")
+    level = steps.level
+    steps.setLevel(logging.WARNING)
     try:
         command.upgrade(config, revision)
     except CommandError as exc:
         raise ManifestError(f"cannot migrate the manifest: {exc}") from exc
+    finally:
+        steps.setLevel(level)
 
 
 def _lock_of(path: Path) -> Path:
@@ -107,7 +114,7 @@ def _lock_of(path: Path) -> Path:
 def _prepare(path: Path) -> None:
     try:
         with files.locked(_lock_of(path)):
-            found = _revision(path)  # another process may have been quicker
+            found = revision(path)  # another process may have been quicker
             if found != REVISIONS[-1]:
                 _migrate(path)
     except StoreError as exc:
@@ -127,8 +134,11 @@ def _migrate(path: Path) -> None:
                 raise ManifestError(f"cannot migrate manifest {path}: a row of {broken[0]} lost its parent")
 
 
-def _revision(path: Path) -> str | None:
-    """The file's revision, or None if there is no manifest yet; reads without changing a byte."""
+def revision(path: Path) -> str | None:
+    """The file's revision, or None if there is no manifest yet; reads without changing a byte.
+
+    Raises `ManifestError` if it is none, `NewerSchemaError` if it is a newer release's.
+    """
     with mapped(path, "open"):
         try:
             if path.lstat().st_size == 0:
@@ -149,13 +159,13 @@ def _revision(path: Path) -> str | None:
             )
     if found is None:
         raise ManifestError(f"{path} is an SQLite file, but not a manifest: move it away")
-    revision = str(found[0])
-    if revision not in REVISIONS:
+    named = str(found[0])
+    if named not in REVISIONS:
         raise NewerSchemaError(
-            f"manifest {path} has revision {revision!r:.40}, and this release knows none after {REVISIONS[-1]}: "
+            f"manifest {path} has revision {named!r:.40}, and this release knows none after {REVISIONS[-1]}: "
             "upgrade cachekit, or use another CACHEKIT_DIR"
         )
-    return revision
+    return named
 
 
 def _engine(path: Path, *, foreign_keys: bool) -> Engine:

@@ -12,13 +12,14 @@ here. Safe to use from several threads and processes at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
 from cachekit.errors import CachekitError
@@ -32,6 +33,7 @@ from cachekit.manifest.records import (
     FingerprintRecord,
     Rebuilt,
     ShapeRecord,
+    UseRecord,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 KEPT_EVENTS = 10_000
 """A diary, not a log: a few megabytes, months of an ordinary machine."""
+
+
+_USE = ("namespace", "fingerprint_id", "unit")
 
 
 class Manifest:
@@ -105,6 +110,29 @@ class Manifest:
             session.flush()
             session.execute(delete(schema.Event).where(schema.Event.id <= row.id - KEPT_EVENTS))
 
+    def add_uses(self, namespace: str, fid: str, units: Iterable[str]) -> None:
+        """Count one more start that ran each of the units, now."""
+        now = _now()
+        with self._writing() as connection:
+            for unit in sorted(set(units)):
+                first = insert(schema.Use).values(
+                    namespace=namespace, fingerprint_id=fid, unit=unit, starts=1, last=now
+                )
+                again = {"starts": schema.Use.starts + 1, "last": now}
+                connection.execute(first.on_conflict_do_update(index_elements=_USE, set_=again))
+
+    def evicted(self, namespace: str, fid: str, units: Iterable[str], *, left: Bundle | None) -> None:
+        """Say what an eviction left of a bundle, None for nothing, and count its units anew if they come back."""
+        with self._writing() as connection:
+            if left is None:
+                indexing.forget(connection, namespace, fid)
+                indexing.sweep(connection)
+            else:
+                indexing.index(connection, left, now=_now())
+            of = (schema.Use.namespace == namespace, schema.Use.fingerprint_id == fid)
+            for unit in sorted(set(units)):
+                connection.execute(delete(schema.Use).where(*of, schema.Use.unit == unit))
+
     def rebuild(self, store: Store, trusted: Mapping[str, PublicKey]) -> Rebuilt:
         """Index every head of ``store`` anew and forget what its namespace no longer has; events stay.
 
@@ -162,6 +190,15 @@ class Manifest:
         """
         with self._reading() as session:
             return shape_records(session, fid)
+
+    def uses(self) -> list[UseRecord]:
+        """How often and when units were used, by namespace, fingerprint and unit; only of those that ever were."""
+        query = select(schema.Use).order_by(schema.Use.namespace, schema.Use.fingerprint_id, schema.Use.unit)
+        with self._reading() as session:
+            return [
+                UseRecord(row.namespace, row.fingerprint_id, row.unit, row.starts, row.last)
+                for row in session.scalars(query)
+            ]
 
     def events(self, limit: int = 100, *, kind: str | None = None, fid: str | None = None) -> list[Event]:
         """The newest ``limit`` events, newest first, of one kind or fingerprint if asked for."""

@@ -92,6 +92,17 @@ class ShapeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UseRecord:
+    """How many starts ran a unit, and when the last one did."""
+
+    namespace: str
+    fingerprint_id: str
+    unit: str
+    starts: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened on this machine."""
 

@@ -5,7 +5,8 @@
     fingerprints ─< bundles ─< artifacts ─┐
                             ─< units ─────┴< unit_artifacts   (what each unit needs)
                             ─< shapes                         (one row per shape and unit)
-    events                                                    (on their own: they outlive what they speak of)
+    uses                                                      (on their own: they outlive a bundle's generations)
+    events                                                    (likewise: they outlive what they speak of)
 
 A bundle row is the newest indexed generation of one fingerprint in one namespace; indexing a newer one replaces it with
 everything below it. The migrations in ``migrations/manifest`` make these tables, and a test holds both equal.
@@ -130,6 +131,18 @@ class Shape(Base):
     variant: Mapped[str]
     alternative: Mapped[int]
     unit: Mapped[str] = mapped_column(String(64))
+
+
+class Use(Base):
+    """How many starts ran a unit, and when the last one did. Counted whether or not the bundle is indexed."""
+
+    __tablename__ = "uses"
+
+    namespace: Mapped[str] = mapped_column(String(63), primary_key=True)
+    fingerprint_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    unit: Mapped[str] = mapped_column(String(64), primary_key=True)
+    starts: Mapped[int]
+    last: Mapped[int] = mapped_column(BigInteger)
 
 
 class Event(Base):

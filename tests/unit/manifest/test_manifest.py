@@ -140,6 +140,7 @@ def test_indexing_again_replaces(manifest: Manifest, world: World) -> None:
         "units": 0,
         "unit_artifacts": 0,
         "shapes": 0,
+        "uses": 0,
         "events": 0,
     }
 
@@ -288,7 +289,7 @@ def test_a_rebuild_takes_the_stores_word_over_the_manifests(manifest: Manifest, 
 def test_many_artifacts_are_indexed_at_once(manifest: Manifest) -> None:
     """A bundle of some thousand artifacts is more than one statement may bind, and is indexed whole."""
     entries = tuple(
-        Entry(*inductor(f"{n}", size=1).identity, f"{n:064x}", 1, f"{n:064x}", 1, None, 1, "c" * 64, "p")
+        Entry(*inductor(f"{n}", size=16).identity, f"{n:064x}", 1, f"{n:064x}", 1, None, 1, "c" * 64, "p")
         for n in range(3000)
     )
     bundle = Bundle("local", FINGERPRINT.components, FID, entries=entries)
@@ -417,3 +418,63 @@ def test_the_face_has_it(manifest: Manifest) -> None:
     """``cachekit.Manifest`` is this class, and its repr names the file."""
     assert cachekit.Manifest is Manifest
     assert str(manifest.path) in repr(manifest)
+
+
+def test_uses_are_counted_by_unit(manifest: Manifest) -> None:
+    """Each start counts once for each unit it ran, and the last one is remembered."""
+    manifest.add_uses("local", FID, ["a" * 64, "b" * 64, "a" * 64])
+    manifest.add_uses("local", FID, ["a" * 64])
+    manifest.add_uses("other", FID, ["a" * 64])
+    manifest.add_uses("local", FID, [])
+
+    found = manifest.uses()
+
+    assert [(use.namespace, use.unit[0], use.starts) for use in found] == [
+        ("local", "a", 2),
+        ("local", "b", 1),
+        ("other", "a", 1),
+    ]
+    assert all(abs(use.last - time.time() * 1000) < 60_000 for use in found)
+    assert found[0].last >= found[1].last
+
+
+def test_uses_survive_generations_and_a_rebuild(manifest: Manifest, world: World) -> None:
+    """The index is made anew from the store; what only the manifest knows stays."""
+    manifest.index(_save_two_shapes(world))
+    manifest.add_uses("local", FID, ["a" * 64])
+    manifest.index(world.save(inductor("c")).bundle)
+
+    manifest.rebuild(world.store, world.trusted)
+
+    assert [use.starts for use in manifest.uses()] == [1]
+
+
+def test_an_eviction_is_told_and_counts_anew(manifest: Manifest, world: World) -> None:
+    """What is left is indexed, also over a higher generation; a unit that comes back begins at its first start."""
+    bundle = _save_two_shapes(world)
+    manifest.index(bundle)
+    first, second = sorted(bundle.coverage.unit_ids)
+    manifest.add_uses("local", FID, [first, second])
+    left = replace(bundle, generation=bundle.generation + 1, coverage=Coverage())
+
+    manifest.evicted("local", FID, [first], left=left)
+    assert [use.unit for use in manifest.uses()] == [second]
+    assert manifest.bundles()[0].generation == left.generation
+
+    manifest.evicted("local", FID, [second], left=None)
+    assert (manifest.uses(), manifest.bundles(), manifest.fingerprints()) == ([], [], [])
+    assert manifest.index(replace(bundle, generation=1)) is True
+
+
+def test_processes_count_uses_at_once(manifest: Manifest) -> None:
+    """No start is lost when several end together."""
+    threads = [
+        threading.Thread(target=lambda: [manifest.add_uses("local", FID, ["a" * 64]) for _ in range(20)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [use.starts for use in manifest.uses()] == [80]

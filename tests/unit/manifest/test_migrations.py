@@ -25,7 +25,7 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "9999", "{down}", None, None
 
 
 def upgrade():
@@ -44,9 +44,10 @@ def downgrade():
 def _a_later_release(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") -> None:
     """Let this process be a release that has one more migration."""
     shutil.copytree(engine.scripts(), folder)
-    (folder / "versions" / "0002_next.py").write_text(NEXT.format(then=then))
+    script = NEXT.format(then=then, down=engine.REVISIONS[-1])
+    (folder / "versions" / "9999_next.py").write_text(script)
     monkeypatch.setattr(engine, "scripts", lambda: folder)
-    monkeypatch.setattr(engine, "REVISIONS", (*engine.REVISIONS, "0002"))
+    monkeypatch.setattr(engine, "REVISIONS", (*engine.REVISIONS, "9999"))
 
 
 def _rows(path: Path, query: str) -> list[tuple[object, ...]]:
@@ -107,7 +108,7 @@ def test_an_older_manifest_is_migrated_with_what_is_in_it(
 
     Manifest(path)
 
-    assert _rows(path, "SELECT version_num FROM alembic_version") == [("0002",)]
+    assert _rows(path, "SELECT version_num FROM alembic_version") == [("9999",)]
     assert _rows(path, "SELECT kind, host FROM events") == [("saved", None)]
     assert _rows(path, "SELECT bundle_id, seconds FROM units") == [(1, 1.5)]
 
@@ -138,7 +139,7 @@ def test_a_newer_manifest_is_left_untouched(
         Manifest(path)
     before = path.read_bytes()
 
-    with pytest.raises(NewerSchemaError, match="0002"):
+    with pytest.raises(NewerSchemaError, match="9999"):
         Manifest(path)
 
     assert path.read_bytes() == before
@@ -267,3 +268,22 @@ def test_missing_migrations_are_a_named_error(path: Path, monkeypatch: pytest.Mo
         Manifest(path)
     monkeypatch.undo()
     assert Manifest(path).events() == []
+
+
+def _as_released(path: Path, revision: str) -> None:
+    """Make the file as the release with this newest revision made it."""
+    config = Config(ROOT / "migrations" / "alembic.ini", cmd_opts=None)
+    config.cmd_opts = type("Options", (), {"x": [f"path={path}"]})()
+    command.upgrade(config, revision)
+
+
+def test_a_manifest_of_the_first_release_gets_uses(path: Path) -> None:
+    """0001 is migrated on opening: bundles and events stay, and uses are counted from then on."""
+    _as_released(path, "0001")
+    _insert_a_bundle(path)
+
+    with Manifest(path) as manifest:
+        assert manifest.bundles()[0].generation == 3
+        assert manifest.uses() == []
+        manifest.add_uses("local", "f1", ["u"])
+        assert [use.starts for use in manifest.uses()] == [1]
