@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachekit.bundle import canonical, scan, signing
-from cachekit.bundle.artifact import Artifact, check_key, guards_of, references_of
 from cachekit.bundle.bundle import Bundle, Entry, complete
 from cachekit.cli.reading import loaded
-from cachekit.errors import CachekitError, CorruptError, NotFoundError
+from cachekit.errors import CachekitError, CorruptError, NotFoundError, StoreError
+from cachekit.store import inspection
+from cachekit.store.fetch import read_document
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cachekit.cli.shelf import Shelf
 
+PATIENCE_S = 1.0
+"""A save moves its head within moments of writing its document; whoever has not by then died."""
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be: in which fingerprint, where in it, and what."""
+    """One thing that is not as it should be: in which fingerprint (none: the store as a whole), where, and what."""
 
     id: str
     where: str
@@ -48,20 +52,46 @@ class Check:
     def profile(self, fid: str) -> None:
         """Check everything below one fingerprint; one problem does not hide another."""
         self._fid = fid
-        self._components()
+        try:
+            held = self._shelf.directory.use(fid)
+        except StoreError as exc:
+            self._problem("profile", exc)
+            return
+        try:
+            self._profile(fid)
+        finally:
+            if held is not None:
+                held.release()
+
+    def _profile(self, fid: str) -> None:
         try:
             bundle = self._shelf.bundle(fid)
         except CachekitError as exc:
+            self._components()
             self._problem("bundle", exc)
+            self._documents(None)
             return
         if bundle is None:
-            kept = len(self._shelf.store.generations(fid))
-            self._note("head", f"nothing was ever committed; {kept} documents wait for a head")
+            self._without_a_head(fid)
             return
+        self._components()
         self.bundles += 1
         self._completeness(bundle)
         self._contributions(bundle)
         self._artifacts(bundle)
+        self._documents(bundle)
+
+    def _without_a_head(self, fid: str) -> None:
+        store = self._shelf.store
+        if settled(lambda: store.read_head(fid) is not None or not store.generations(fid)):
+            if store.read_head(fid) is None:
+                self._note("head", "nothing was ever committed")
+            return
+        waiting = store.generations(fid)
+        self._problem(
+            "head", CorruptError(f"the head is missing; generation {waiting[-1].generation} waits for one")
+        )
+        self._documents(None)
 
     def _components(self) -> None:
         try:
@@ -69,6 +99,21 @@ class Check:
                 raise NotFoundError("the components of this fingerprint are missing")
         except CachekitError as exc:
             self._problem("profile.json", exc)
+
+    def _documents(self, bundle: Bundle | None) -> None:
+        """Older documents are what a damaged one is mended from."""
+        store, trusted = self._shelf.store, self._shelf.trusted
+        for head in store.generations(self._fid):
+            if bundle is not None and head.generation == bundle.generation:
+                continue
+            try:
+                read_document(store, self._fid, head, trusted)
+            except NotFoundError:
+                continue  # collected since it was listed
+            except CorruptError as exc:
+                self._problem(f"generation {head.generation}", exc)
+            except CachekitError as exc:
+                self._note(f"generation {head.generation}", str(exc))
 
     def _completeness(self, bundle: Bundle) -> None:
         """What the bundle names and does not have."""
@@ -91,44 +136,24 @@ class Check:
             for problem in part.problems:
                 self._problem(_name(entries[problem.identity]), problem.error)
             for artifact in part.artifacts:
-                self._artifact(artifact, entries[artifact.identity])
-
-    def _artifact(self, artifact: Artifact, entry: Entry) -> None:
-        """Bytes whose digests are right can still be of another kind than they are filed under."""
-        self.artifacts += 1
-        self.raw_bytes += len(artifact.data)
-        try:
-            check_key(artifact.kind, artifact.key)
-            scan.check(artifact.kind, artifact.data)
-            if guards_of(artifact.kind, artifact.data) != entry.guards:
-                raise CorruptError("its guards are not those that the bundle names")
-            if artifact.kind == "aot_autograd":
-                partners = sorted(map(str, references_of(artifact.data)))
-                if partners != list(entry.partners):
-                    raise CorruptError("its partners are not those that the bundle names")
-        except CachekitError as exc:
-            self._problem(_name(entry), exc)
+                self.artifacts += 1
+                self.raw_bytes += len(artifact.data)
+                entry = entries[artifact.identity]
+                try:
+                    inspection.check_description(artifact, entry)
+                except CachekitError as exc:
+                    self._problem(_name(entry), exc)
 
     def _contributions(self, bundle: Bundle) -> None:
-        """Each statement is there, signed by the producer it is filed under, and names its artifacts.
-
-        A producer whose key is not trusted here vouches for nothing: whoever merged and signed the bundle does.
-        """
-        by_statement: dict[tuple[str, str], list[Entry]] = {}
-        for entry in bundle.entries:
-            by_statement.setdefault((entry.contribution, entry.producer), []).append(entry)
-        for (digest, producer), entries in sorted(by_statement.items()):
+        """Each statement is there, signed by the producer it is filed under, and names its artifacts."""
+        store, trusted = self._shelf.store, self._shelf.trusted
+        for (digest, producer), entries in inspection.statements(bundle).items():
             where = f"contribution {digest[:12]}"
             try:
-                envelope = self._shelf.store.read_contribution(digest)
-                key = self._shelf.trusted.get(producer)
-                if key is None:
+                if not inspection.check_statement(store, digest, producer, entries, trusted):
                     self._note(
                         where, f"its producer {producer[:12]} is not trusted here, so it was not checked"
                     )
-                    continue
-                signed = signing.verify(envelope, {producer: key}, payload_type=signing.CONTRIBUTION_TYPE)
-                _check_named(entries, canonical.loads(signed.payload))
             except CachekitError as exc:
                 self._problem(where, exc)
 
@@ -139,16 +164,14 @@ class Check:
         self.notes.append(Finding(self._fid, where, "note", message))
 
 
-def _check_named(entries: list[Entry], statement: object) -> None:
-    """Raises `CorruptError` if the statement does not name an entry with its bytes."""
-    listed = statement.get("artifacts") if isinstance(statement, Mapping) else None
-    named = {}
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, Mapping) and isinstance(one.get("raw"), Mapping):
-            named[one.get("id")] = one["raw"].get("sha256")
-    for entry in entries:
-        if named.get(entry.identity.id) != entry.raw_digest:
-            raise CorruptError(f"it does not name {_name(entry)} with these bytes")
+def settled(holds: Callable[[], bool]) -> bool:
+    """Whether something holds now or within `PATIENCE_S`: a save in progress is no problem."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _name(entry: Entry) -> str:

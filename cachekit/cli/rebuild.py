@@ -49,7 +49,7 @@ def rebuild(
 
 
 def _rebuild(out: Output, shelf: Shelf, document: dict[str, Any]) -> None:
-    manifest, aside = _open(shelf.settings.manifest_path)
+    manifest, aside = open_or_replace(shelf.settings.manifest_path)
     if aside is not None:
         document["moved_aside"] = str(aside)
         out.note(f"the manifest was damaged; it is now {aside}")
@@ -61,7 +61,7 @@ def _rebuild(out: Output, shelf: Shelf, document: dict[str, Any]) -> None:
     document["problems"] = [{"id": fid, "message": message} for fid, message in rebuilt.problems]
 
 
-def _open(path: Path) -> tuple[Manifest, Path | None]:
+def open_or_replace(path: Path) -> tuple[Manifest, Path | None]:
     """The manifest; where the file is damaged it is moved aside first, and its new place is returned as well."""
     from cachekit.manifest import Manifest
 

@@ -6,12 +6,13 @@ Nothing is opened or made before a verb needs it, so an absent folder is as good
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cachekit.cli.output import Output
+from cachekit.cli.output import Output, reporting
 from cachekit.errors import ConfigurationError, CorruptError, NotFoundError
 from cachekit.settings import Settings
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey
     from cachekit.cli.readonly import ReadOnlyStore
     from cachekit.identity.fingerprint import Fingerprint
+    from cachekit.store.local import DirectoryStore
+    from cachekit.store.seen import Seen
 
 _SHOWN_CANDIDATES = 5
 
@@ -46,9 +49,22 @@ class Shelf:
     def store(self) -> ReadOnlyStore:
         """The store, which looking at does not change."""
         from cachekit.cli.readonly import ReadOnlyStore
+
+        return ReadOnlyStore(self.directory)
+
+    @cached_property
+    def directory(self) -> DirectoryStore:
+        """The store itself, for verbs that change it."""
         from cachekit.store.local import DirectoryStore
 
-        return ReadOnlyStore(DirectoryStore(self.settings.store_root, namespace=self.settings.namespace))
+        return DirectoryStore(self.settings.store_root, namespace=self.settings.namespace)
+
+    @cached_property
+    def seen(self) -> Seen:
+        """The newest generations that this machine has seen."""
+        from cachekit.store.seen import Seen
+
+        return Seen(self.settings.seen_root, self.settings.namespace)
 
     @cached_property
     def trusted(self) -> Mapping[str, PublicKey]:
@@ -61,6 +77,10 @@ class Shelf:
     def ids(self) -> list[str]:
         """Every fingerprint id that has anything stored, sorted."""
         return self.store.profiles()
+
+    def relative(self, path: Path) -> str:
+        """The path below the folder that all verbs speak of."""
+        return str(path.relative_to(self.settings.dir))
 
     def resolve(self, text: str) -> str:
         """The id that ``text`` is, or is the beginning of.
@@ -83,9 +103,9 @@ class Shelf:
         """The committed bundle, verified; None if nothing was ever committed. Raises as `fetch` does."""
         from cachekit.store.fetch import fetch
 
-        if self.store.read_head(fid) is None:
+        if self.store.read_head(fid) is None and self.seen.highest(fid) is None:
             return None  # before the keys: where nothing was ever saved there are none
-        return fetch(self.store, fid, self.trusted)
+        return fetch(self.store, fid, self.trusted, seen=self.seen)
 
     def fingerprint(self, fid: str) -> Fingerprint | None:
         """The stored components of an id; None if they were never written.
@@ -101,3 +121,12 @@ class Shelf:
         if found.id != fid:
             raise CorruptError(f"profile.json of {fid} holds the components of {found.id}")
         return found
+
+
+@contextmanager
+def opened(
+    *, dir: Path | None, namespace: str | None, json: bool, debug: bool
+) -> Iterator[tuple[Output, Shelf]]:
+    """Run a verb that looks at the store: its output, and what it looks at. Errors end as in `reporting`."""
+    with reporting(json=json, debug=debug) as out:
+        yield out, Shelf(out, dir=dir, namespace=namespace)

@@ -151,7 +151,7 @@ def test_paths_of_one_folder_are_folded_for_people(home: Home) -> None:
     """Hundreds of headers are one line for people, and one entry each in the JSON."""
     one, *rest = artifacts()
     paths = "".join(f" /opt/engine/a/b/c/d{index}/e.h" for index in range(3)).encode()
-    pushed_and_popped = b"B" + struct.pack("<I", len(paths)) + paths + b"0"
+    pushed_and_popped = b"B" + struct.pack("<I", len(paths) + 1) + paths + b" 0"
     home.publish((type(one)(one.kind, one.key, one.data[:-1] + pushed_and_popped + b".", one.guards), *rest))
 
     assert "/opt/engine/a/b/c/ (3 paths)" in home.run("show", FID, "--privacy").out

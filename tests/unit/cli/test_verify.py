@@ -78,9 +78,7 @@ def test_a_blob_that_is_a_link_is_refused(stocked: Home) -> None:
     elsewhere = path.rename(stocked.dir / "elsewhere")
     path.symlink_to(elsewhere)
 
-    (problem,) = problems(stocked)
-
-    assert problem["code"] == "store"
+    assert [problem["code"] for problem in problems(stocked)] == ["type", "store"]
 
 
 def test_a_document_changed_after_signing_is_found(stocked: Home) -> None:
