@@ -16,9 +16,11 @@ PYTEST_ARGS ?=
 WORKERS   ?= 2
 DEMO_ARGS   ?=
 BENCH_ARGS  ?=
+# Of all targets together; CI runs its two minutes with the tests.
+FUZZ_SECONDS ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench dist clean tools
+.PHONY: help demo test lint format fuzz bench dist clean tools
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +39,9 @@ lint: $(INSTALLED) ## format and rules (ruff), types (mypy --strict)
 format: $(INSTALLED) ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(INSTALLED) ## fuzz all decoders, FUZZ_SECONDS=1800; renews tests/fuzz/corpus and its README
+	$(BIN)/python -m tests.fuzz.campaign --seconds $(FUZZ_SECONDS)
 
 bench: $(INSTALLED) ## measure this machine; JSON goes to benchmarks/results/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -49,18 +49,18 @@ class Shape:
                 raise ConfigurationError(f"{name} must be an integer from 1 to {_MAX_SIDE}, not {value!r}")
         names = [name for name, _ in self.variant]
         if names != sorted(set(names)):
-            raise ConfigurationError(f"variant names must be sorted and unique: {names}")
+            raise ConfigurationError(f"variant names must be sorted and unique: {names!r:.200}")
         for name, scalar in self.variant:
             if not re.fullmatch(r"[^,=\s]{1,64}", name):
                 raise ConfigurationError(
-                    f"variant name {name!r} must be text without comma, equals sign or space"
+                    f"variant name {name!r:.100} must be text without comma, equals sign or space"
                 )
             if not isinstance(scalar, str | int | float | bool | None):
                 raise ConfigurationError(
-                    f"variant {name} must be text, a number, true, false or none: {scalar!r}"
+                    f"variant {name} must be text, a number, true, false or none: {scalar!r:.100}"
                 )
             if isinstance(scalar, str) and "," in scalar:
-                raise ConfigurationError(f"variant {name} must not contain a comma: {scalar!r}")
+                raise ConfigurationError(f"variant {name} must not contain a comma: {scalar!r:.100}")
             if isinstance(scalar, float) and not math.isfinite(scalar):
                 raise ConfigurationError(f"variant {name} must be finite: {scalar!r}")
 
@@ -91,11 +91,11 @@ class Shape:
         """
         match = _LABEL.fullmatch(text.strip())
         if match is None:
-            raise ConfigurationError(f"{text!r} is not a shape like 1024x1024x1 or 1024x768x2,frames=17")
+            raise ConfigurationError(f"{text!r:.100} is not a shape like 1024x1024x1 or 1024x768x2,frames=17")
         pairs = [part.partition("=") for part in match[4].split(",")[1:]]
         variant = {name: _scalar(value) for name, _, value in pairs}
         if len(variant) != len(pairs):
-            raise ConfigurationError(f"{text!r} names a variant twice")
+            raise ConfigurationError(f"{text!r:.100} names a variant twice")
         return cls.of(int(match[1]), int(match[2]), int(match[3]), **variant)
 
     @property
