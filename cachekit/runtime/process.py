@@ -14,6 +14,7 @@ from pathlib import Path
 from cachekit.errors import StoreError
 from cachekit.runtime import kernels, recorder, torch_private
 from cachekit.runtime.folder import PrivateFolder, first_fit
+from cachekit.runtime.forks import renew_in_child
 
 __all__ = ["RECOMPILE_LIMIT", "PrivateFolder", "SharedState", "shared"]
 
@@ -27,11 +28,13 @@ class SharedState:
     """Reference-counted set-up of folder, environment, watches and limits. One instance a process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a dropped session leaves from wherever it is collected
         self._users = 0
+        self._ready = False
         self._undo = contextlib.ExitStack()
         self._folder: PrivateFolder | None = None
         self._parents: tuple[Path, ...] = ()
+        renew_in_child(self)
 
     def enter(self, *parents: Path) -> PrivateFolder:
         """Set up on the first call, count on later ones; the folder is made below the first parent that is fit for it.
@@ -40,22 +43,30 @@ class SharedState:
         """
         with self._lock:
             self._parents = parents
-            if self._folder is None:
-                self._folder = first_fit(parents)
-            elif self._folder.pid != os.getpid():  # a forked child: its parent's sessions never leave in it
-                self._folder, self._users = first_fit(parents), 0
-                self._undo.close()
-            elif self._users == 0 and not self._folder.intact:
-                self._folder.become(first_fit(parents))
-            if self._users == 0:
-                with contextlib.ExitStack() as stack:
-                    _redirect(stack, self._folder)
-                    recorder.watch_artifacts(stack)
-                    kernels.watch(stack)
-                    _raise_recompile_limit(stack)
-                    self._undo = stack.pop_all()
-            self._users += 1
-            return self._folder
+            self._users += 1  # at once: a finalizer that cuts in may have the only other session leave
+            try:
+                return self._set_up(parents)
+            except BaseException:
+                self._users -= 1
+                raise
+
+    def _set_up(self, parents: tuple[Path, ...]) -> PrivateFolder:
+        if self._folder is None:
+            self._folder = first_fit(parents)
+        elif self._folder.pid != os.getpid():  # a forked child: its parent's sessions never leave in it
+            self._folder, self._users = first_fit(parents), 1
+            self._put_back()
+        elif not self._ready and not self._folder.intact:
+            self._folder.become(first_fit(parents))
+        if not self._ready:
+            with contextlib.ExitStack() as stack:
+                _redirect(stack, self._folder)
+                recorder.watch_artifacts(stack)
+                kernels.watch(stack)
+                _raise_recompile_limit(stack)
+                self._undo = stack.pop_all()
+            self._ready = True
+        return self._folder
 
     @property
     def folder(self) -> PrivateFolder | None:
@@ -81,7 +92,11 @@ class SharedState:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._undo.close()
+                self._put_back()
+
+    def _put_back(self) -> None:
+        self._ready = False
+        self._undo.close()
 
 
 def _redirect(stack: contextlib.ExitStack, folder: PrivateFolder) -> None:

@@ -430,3 +430,24 @@ def test_without_any_room_every_place_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match=r"one.*ENOTDIR.*two.*ENOTDIR"):
         SharedState().enter(tmp_path / "file" / "one", tmp_path / "file" / "two")
+
+
+def test_a_session_that_is_collected_while_another_one_starts_leaves_in_peace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer may run anywhere, on the thread that sets up too: it waits for nothing, and nothing is put back."""
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    state = SharedState()
+    state.enter(tmp_path)
+    real = SharedState._set_up
+
+    def cut_into(self: SharedState, parents: tuple[Path, ...]) -> PrivateFolder:
+        self.leave()
+        return real(self, parents)
+
+    monkeypatch.setattr(SharedState, "_set_up", cut_into)
+    folder = state.enter(tmp_path)
+
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder.inductor)
+    state.leave()
+    assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == before
