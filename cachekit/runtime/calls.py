@@ -164,6 +164,7 @@ class Calls:
                 self._host.facts.note("torch compiled nothing for this call")
         else:
             return  # another thread compiled it just now, and is about to make its unit
+        profile.use(units)
         self._generations.learn(context.key, (profile, units))
 
     def _units_of_earlier(

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachekit.bundle import Artifact, Bundle
 from cachekit.errors import CachekitError
 from cachekit.identity import Difference, Fingerprint, nearest
 from cachekit.runtime import kernels
+from cachekit.runtime.housekeeping import Ceiling
 from cachekit.runtime.process import PrivateFolder
 from cachekit.runtime.profile import Pending, coverage_of
 from cachekit.settings import Settings
 
 if TYPE_CHECKING:
     from cachekit.store.base import Head
+    from cachekit.store.guards import Hold
     from cachekit.store.publish import Published
 
 log = logging.getLogger("cachekit")
@@ -40,6 +42,24 @@ class Library:
         self.store = DirectoryStore(settings.store_root, namespace=settings.namespace)
         self.seen = Seen(settings.seen_root, settings.namespace)
         self._heads: dict[str, Head] = {}
+        self._holds: dict[str, Hold] = {}
+        self._ceiling = Ceiling(settings)
+
+    def close(self) -> None:
+        """Let go of the bundles that were in use: they may be evicted from now on."""
+        holds, self._holds = self._holds, {}
+        for hold in holds.values():
+            hold.release()
+
+    def _hold(self, fid: str) -> None:
+        """Keep a bundle from being evicted until `close`; where that cannot be had, a start goes on without."""
+        try:
+            hold = self.store.use(fid) if fid not in self._holds else None
+        except CachekitError as exc:
+            log.debug("%s is used without being held: %s", fid[:12], exc)
+            return
+        if hold is not None:
+            self._holds[fid] = hold
 
     def find(self, fingerprint: Fingerprint) -> Bundle | None:
         """The verified head bundle, None if there is none. Raises CachekitError if it cannot be read or trusted.
@@ -47,6 +67,7 @@ class Library:
         Where nothing is kept yet, the one that an earlier schema of fingerprints kept for the same pipeline.
         """
         for known in (fingerprint, *fingerprint.earlier()):
+            self._hold(known.id)
             if self.store.read_head(known.id) is None and self.seen.highest(known.id) is None:
                 continue  # before the keys: without any bundle there are none
             from cachekit.store.fetch import committed
@@ -104,12 +125,14 @@ class Library:
             artifacts=(*pending.artifacts, *machine_code),
             coverage=coverage_of(pending, *_kernel_identities(pending, machine_code)),
             producer=_producer(fingerprint),
-            created=int(time.time() * 1000),
+            created=max(0, int(time.time() * 1000)),
         )
         root = self._settings.keys_root
         earlier = [known.id for known in fingerprint.earlier()]
         key = load_or_create(root)
-        done = publish(self.store, contribution, key, trusted(root), earlier=earlier, seen=self.seen)
+        with self.store.publishing():  # until it is held, or it could be evicted in between
+            done = publish(self.store, contribution, key, trusted(root), earlier=earlier, seen=self.seen)
+            self._hold(fingerprint.id)
         if done.head is not None:
             self._heads[fingerprint.id] = done.head
         return done
@@ -134,6 +157,20 @@ class Library:
         except CachekitError as exc:
             return f"manifest not updated: {exc}"
         return None
+
+    def record_uses(self, fid: str, units: Iterable[str]) -> str | None:
+        """Count in the manifest a start that ran these units; what went wrong instead of raising."""
+        from cachekit.manifest import Manifest
+
+        try:
+            Manifest(self._settings.manifest_path).add_uses(self._settings.namespace, fid, units)
+        except CachekitError as exc:
+            return f"uses not counted: {exc}"
+        return None
+
+    def keep_within_limit(self, written: int) -> tuple[str, ...]:
+        """Evict what is least valuable if the store became too large by ``written`` bytes; what is worth knowing."""
+        return self._ceiling.after_save(written)
 
 
 def _told(differences: Sequence[Difference]) -> str:

@@ -95,6 +95,8 @@ class Profile:
         self._new_kernels: set[str] = set()
         self._new_units: dict[str, tuple[Unit, frozenset[str]]] = {}
         self._new_shapes: dict[Shape, set[str]] = {}
+        self._used: set[str] = set()
+        self._uncounted: set[str] = set()
         self._in_save = _NOTHING
         renew_in_child(self)
         if bundle is not None:
@@ -177,6 +179,24 @@ class Profile:
                 return  # nothing was compiled for it: a row without units would claim that it is covered
             if not any(row.shape == shape and ran <= set(row.unit_ids) for row in self._rows()):
                 self._new_shapes[shape] = ran
+
+    def use(self, unit_ids: Iterable[str]) -> None:
+        """These units ran in this session; how often does not matter, a start saves their seconds once."""
+        with self._lock:
+            new = set(unit_ids) - self._used
+            self._used |= new
+            self._uncounted |= new
+
+    def take_uses(self) -> frozenset[str]:
+        """The units that ran and were not taken before."""
+        with self._lock:
+            taken, self._uncounted = frozenset(self._uncounted), set()
+        return taken
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether `take_uses` has any."""
+        return bool(self._uncounted)
 
     @property
     def dirty(self) -> bool:

@@ -98,8 +98,8 @@ class Profiles:
 
     @property
     def unsaved(self) -> bool:
-        """There is something to publish, be it only the label of a shape."""
-        return any(profile.unsaved for profile in self._all())
+        """There is something to write down, be it only the label of a shape, or that a unit was used."""
+        return any(profile.unsaved or profile.uncounted for profile in self._all())
 
     @property
     def held_here(self) -> bool:
@@ -120,15 +120,28 @@ class Profiles:
 
     def _publish_all(self) -> None:
         _load_libraries()
+        written = 0
         for profile in self._all():
             pending = profile.take()
             if pending:
-                self._publish(profile, pending)
+                written += self._publish(profile, pending)
             elif profile.bundle is not None and profile.fingerprint.id not in self._noted:
                 self._record("started", profile.bundle, saved_s=round(self._facts.saved_s, 3))
             self._noted.add(profile.fingerprint.id)
+            self._count_uses(profile)
+        for reason in self.library.keep_within_limit(written) if written else ():
+            self._facts.note(reason)
 
-    def _publish(self, profile: Profile, pending: Pending) -> None:
+    def _count_uses(self, profile: Profile) -> None:
+        used = profile.take_uses()
+        if used:
+            with unforkable():
+                problem = self.library.record_uses(profile.fingerprint.id, used)
+            if problem:
+                self._facts.note(problem)
+
+    def _publish(self, profile: Profile, pending: Pending) -> int:
+        """The bytes that were written; 0 where it failed, with a note."""
         started = time.perf_counter()
         try:
             published = self.library.publish(profile.fingerprint, pending, self._folder)
@@ -137,7 +150,7 @@ class Profiles:
             self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
             fingerprint = profile.fingerprint.id[:12]
             self._story.trouble("unsaved", "cachekit could not save: %s", exc, fingerprint=fingerprint)
-            return
+            return 0
         profile.adopt(published.bundle)
         if published.bytes_written:
             self._facts.saved.append(published.bundle.generation)
@@ -149,6 +162,7 @@ class Profiles:
                 bytes=published.bytes_written,
             )
         self._record("saved", published.bundle, bytes=published.bytes_written, new=published.new_entries)
+        return published.bytes_written
 
     def _record(self, event: str, bundle: Bundle, **data: Any) -> None:
         with unforkable():  # a child would inherit SQLite's locks, which SQLite takes for its own

@@ -104,8 +104,10 @@ class Session:
             release = weakref.finalize(self, _leave, self._pid)
             release.atexit = False
             self.undo(release)
+            library = Library(self.settings)
+            self.undo(library.close)
             self._profiles = Profiles(
-                Library(self.settings), folder, self.facts, self.story, offer_all=self.settings.mode == "on"
+                library, folder, self.facts, self.story, offer_all=self.settings.mode == "on"
             )
             for off in switches.less_is_kept(dict(self.plan.options)):
                 self.facts.note(off)
