@@ -96,7 +96,9 @@ def publish(
         raise TrustError(
             f"key {key.keyid} is not trusted here, so nobody could read what it signs: trust it first"
         )
-    save = _Save(store, contribution, key, accepted=max(0, int(now() * 1000)))  # clocks start before 1970, too
+    save = _Save(
+        store, contribution, key, accepted=max(0, int(now() * 1000))
+    )  # clocks start before 1970, too
     fid = contribution.fingerprint.id
     says_anything = contribution.artifacts or contribution.coverage != Coverage()
     with store.publishing(), store.in_turn(fid) if says_anything else nullcontext():
