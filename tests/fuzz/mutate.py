@@ -5,6 +5,7 @@ Every function takes a ``random.Random`` and changes nothing that it was given.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -129,7 +130,7 @@ def _reshape(box: list[Any], rng: random.Random) -> None:
         return
     slot, action = rng.choice(slots), rng.randrange(6)
     if action == 0:
-        holder[slot] = rng.choice(VALUES)
+        holder[slot] = copy.deepcopy(rng.choice(VALUES))
     elif action == 1:
         holder[slot] = _near(holder[slot], rng)
     elif action == 2 and holder is not box:
