@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachekit.cli.checks import Finding, settled
 from cachekit.errors import CachekitError, NewerSchemaError, NotFoundError
-from cachekit.store import keys, oddities, quarantine
+from cachekit.store import files, keys, oddities, quarantine
 from cachekit.store.oddities import Oddity
 
 if TYPE_CHECKING:
@@ -105,24 +105,39 @@ def _manifest(shelf: Shelf) -> tuple[list[Finding], list[Finding]]:
     try:
         from cachekit.manifest.engine import REVISIONS, revision
 
+        if not files.is_file(path):
+            return [_of_manifest(path, "type", "something else in the place of a file")], []
         found = revision(path)
+        if found is None:
+            return [_of_manifest(path, "manifest", "it is empty")], []
         if found != REVISIONS[-1]:
             return [], [
                 _of_manifest(
                     path, "note", f"has revision {found}; the next save brings it to {REVISIONS[-1]}"
                 )
             ]
-        if not settled(lambda: not _disagreements(shelf)):
-            return [_of_manifest(path, "manifest", told) for told in _disagreements(shelf)], []
+        return [_of_manifest(path, "manifest", told) for told in _lasting_disagreements(shelf)], []
     except NewerSchemaError as exc:
         return [], [_of_manifest(path, "note", f"left untouched: {exc}")]
     except CachekitError as exc:
         return [_of_manifest(path, exc.code, str(exc))], []
-    return [], []
 
 
 def _of_manifest(path: Path, code: str, message: str) -> Finding:
     return Finding("", path.name, code, message)
+
+
+def _lasting_disagreements(shelf: Shelf) -> list[str]:
+    """Those that stay as they are: while others save, the manifest is behind too, but each time at another place."""
+    lasting = _disagreements(shelf)
+
+    def gone() -> bool:
+        now = _disagreements(shelf) if lasting else []
+        lasting[:] = [told for told in lasting if told in now]
+        return not lasting
+
+    settled(gone)
+    return lasting
 
 
 def _disagreements(shelf: Shelf) -> list[str]:
