@@ -21,6 +21,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from cachekit.bundle import canonical
+from cachekit.bundle.limits import DEFAULT
 from cachekit.errors import ConfigurationError, CorruptError, NewerSchemaError
 
 MAX_HEAD_BYTES = 4096
@@ -45,9 +47,9 @@ class Head:
     digest: str
 
     def __post_init__(self) -> None:
-        """Refuse a generation below 1 and anything that is no sha256 (`CorruptError`)."""
-        if self.generation < 1:
-            raise CorruptError(f"head generation must be at least 1, not {self.generation}")
+        """Refuse a generation that no document can have and anything that is no sha256 (`CorruptError`)."""
+        if not 1 <= self.generation <= DEFAULT.max_integer:
+            raise CorruptError(f"head generation must be from 1 to {DEFAULT.max_integer}")
         if not _DIGEST.fullmatch(self.digest):
             raise CorruptError(f"head digest is not a sha256: {self.digest!r:.80}")
 
@@ -78,10 +80,7 @@ class Head:
     @classmethod
     def from_bytes(cls, data: bytes) -> Head:
         """Parse ``head.json``; raises `NewerSchemaError` if it says more than we know, `CorruptError` otherwise."""
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as exc:
-            raise CorruptError(f"head is not JSON: {exc}") from exc
+        value = canonical.loads(data)
         if not isinstance(value, dict) or not {"digest", "generation"} <= value.keys():
             raise CorruptError("head must have the fields digest and generation")
         generation, digest = value["generation"], value["digest"]

@@ -108,6 +108,21 @@ def folders(folder: Path) -> list[str]:
     return sorted(name for name in found if not name.startswith("."))
 
 
+def inside(root: Path, *names: str) -> Path:
+    """The folder below ``root``, there or not; raises `StoreError` if a link on the way leads elsewhere."""
+    folder = root
+    for name in names:
+        folder = folder / name
+        with reading(folder):
+            try:
+                found = os.lstat(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        if stat.S_ISLNK(found.st_mode):
+            raise StoreError(f"{folder} is a link: a store keeps its files in folders of its own")
+    return folder
+
+
 def make_folder(folder: Path) -> None:
     """Make the folder and its missing parents, each 0700 and flushed into its parent."""
     with writing(folder):

@@ -78,7 +78,7 @@ class DirectoryStore:
     @property
     def quarantine(self) -> Path:
         """Where damaged files go, see `cachekit.store.quarantine`. Raises `StoreError` as `folder` does."""
-        return self._namespace_folder / "quarantine"
+        return files.inside(self._namespace_folder, "quarantine")
 
     # -- guards --------------------------------------------------------------------------------------------------------
 
@@ -226,19 +226,19 @@ class DirectoryStore:
         return self._folder
 
     def _profile(self, fid: str) -> Path:
-        return self._namespace_folder / "profiles" / check_fingerprint_id(fid)
+        return files.inside(self._namespace_folder, "profiles", check_fingerprint_id(fid))
 
     def _head(self, fid: str) -> Path:
         return self._profile(fid) / "head.json"
 
     def _generation(self, fid: str, head: Head) -> Path:
-        return self._profile(fid) / "generations" / head.filename
+        return files.inside(self._profile(fid), "generations") / head.filename
 
     def _blob(self, digest: str) -> Path:
-        return self._namespace_folder / "blobs" / "sha256" / check_digest(digest)[:2] / digest
+        return files.inside(self._namespace_folder, "blobs", "sha256", check_digest(digest)[:2]) / digest
 
     def _contribution(self, digest: str) -> Path:
-        return self._namespace_folder / "contributions" / check_digest(digest)
+        return files.inside(self._namespace_folder, "contributions") / check_digest(digest)
 
     def _put_if_absent(self, path: Path, data: bytes, digest: str) -> None:
         # An equal name is not enough: a copy damaged by the disk would be kept for ever.
