@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def _of_system(error: OSError, place: str, *, intact: bool) -> str | None:
 
 
 def _of_text(text: str, place: str, *, intact: bool) -> str | None:
-    if place not in text:
+    if not re.search(re.escape(place) + r"(?![\w-])", text):
         return None
     for number in sorted(_OURS if intact else _OURS | {errno.ENOENT}):
         if os.strerror(number) in text:

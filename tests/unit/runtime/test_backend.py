@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from cachekit.errors import StrictMissError
 from cachekit.runtime import recorder, torch_private
 from cachekit.runtime.backend import Call, Graph, SessionBackend
+from cachekit.runtime.process import PrivateFolder, SharedState
 from cachekit.runtime.profile import Profile
 from tests.unit.runtime.helpers import FINGERPRINT, HOST
 
@@ -28,6 +31,8 @@ class Host:
         self.refuse: Callable[[], None] | None = None
         self.graphs: list[Graph] = []
         self.failures: list[Exception] = []
+        self.disabled: list[str] = []
+        self.moves: list[str] = []
 
     def before_compile(self) -> Profile | None:
         """Whose compile it is."""
@@ -48,6 +53,14 @@ class Host:
     def failed(self, error: Exception) -> None:
         """Something of ours failed."""
         self.failures.append(error)
+
+    def disable(self, reason: str) -> None:
+        """Go on without a cache."""
+        self.disabled.append(reason)
+
+    def relocated(self, reason: str) -> None:
+        """Another private folder is used."""
+        self.moves.append(reason)
 
 
 @pytest.fixture
@@ -189,3 +202,96 @@ def test_boxed_calls_stay_boxed(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
 
     assert made._boxed_call
     assert made([7]) == [7]
+
+
+# --- a folder that fails -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateFolder]:
+    """The private folder that the backend compiles into, with one more place to go to."""
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir(mode=0o700)
+    shared = SharedState()
+    monkeypatch.setattr("cachekit.runtime.backend.shared", shared)
+    yield shared.enter(tmp_path / "one", tmp_path / "two")
+    shared.leave()
+
+
+def fail_below(folder: PrivateFolder, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """Have the first compiles end as on a full disk, and the later ones well."""
+    left = iter(range(times))
+
+    def compile_inductor(graph: Any, inputs: Any, **settings: Any) -> Any:
+        if next(left, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder.inductor / "kernel.py"))
+        return lambda *args: ["compiled"]
+
+    monkeypatch.setattr(torch_private, "compile_inductor", compile_inductor)
+
+
+def test_a_folder_that_fails_is_replaced(
+    host: Host, folder: PrivateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph is compiled in another folder, and the host is told what happened to the first."""
+    before = folder.path
+    fail_below(folder, monkeypatch, times=1)
+
+    assert backend(host)(GRAPH, [])(1) == ["compiled"]
+
+    assert folder.path != before
+    assert host.moves == [f"{before}/inductor/kernel.py: ENOSPC: No space left on device"]
+    assert host.disabled == []
+    assert len(host.graphs) == 1
+
+
+def test_a_graph_runs_uncompiled_where_no_folder_works(
+    host: Host, folder: PrivateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine gets its result all the same, and the session is over."""
+    fail_below(folder, monkeypatch, times=2)
+
+    assert backend(host)(GRAPH, [])(1) == 2
+
+    (reason,) = host.disabled
+    assert "ENOSPC" in reason
+    assert str(folder.path) in reason
+
+
+def test_a_disabled_host_s_folder_is_replaced_as_well(
+    host: Host, folder: PrivateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment names our folder until the session is closed, so its errors stay ours."""
+    host.profile = None
+    fail_below(folder, monkeypatch, times=1)
+
+    assert backend(host)(GRAPH, [])(1) == ["compiled"]
+
+
+def test_a_folder_that_vanished_is_replaced_before_it_is_used(
+    host: Host, folder: PrivateFolder, compiled: list[dict[str, Any]]
+) -> None:
+    """Somebody removed it while the engine ran."""
+    before = folder.path
+    folder.remove()
+
+    assert backend(host)(GRAPH, [])(1) == [2]
+
+    assert folder.intact
+    assert host.moves == [f"{before}: it was removed"]
+
+
+def test_the_compiler_s_own_error_passes_through(
+    host: Host, folder: PrivateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised once, as it is; nothing is tried again and no folder replaced."""
+
+    def compile_inductor(graph: Any, inputs: Any, **settings: Any) -> Any:
+        raise RuntimeError("missing lowering")
+
+    monkeypatch.setattr(torch_private, "compile_inductor", compile_inductor)
+
+    with pytest.raises(RuntimeError, match="missing lowering"):
+        backend(host)(GRAPH, [])
+
+    assert host.moves == host.disabled == []
