@@ -38,6 +38,7 @@ class Seen:
 
     def __init__(self, root: str | os.PathLike[str], namespace: str, *, store: str = LOCAL) -> None:
         self._folder = Path(root).absolute() / check_namespace(store) / check_namespace(namespace)
+        self._told: set[str] = set()
 
     @property
     def folder(self) -> Path:
@@ -53,7 +54,9 @@ class Seen:
         try:
             return self.read(fid)
         except CachekitError as exc:
-            log.warning("whether %s is the newest cannot be told: %s", fid, exc)
+            level = logging.DEBUG if fid in self._told else logging.WARNING
+            self._told.add(fid)
+            log.log(level, "cachekit cannot tell whether %s is the newest: %s", fid, exc)
             return None
 
     def read(self, fid: str) -> Head | None:
@@ -84,14 +87,14 @@ class Seen:
         A head that the store no longer has is not remembered: who removed the profile had it forgotten. Raises
         `StoreError`.
         """
-        if not _is_news(head, self.highest(fid)):
+        if not self._is_news(fid, head):
             return False
         with files.locked(self._folder / ".lock"):
             try:
                 now = store.read_head(fid)
             except CorruptError:
                 return False
-            if now is None or now.generation < head.generation or not _is_news(head, self.highest(fid)):
+            if now is None or now.generation < head.generation or not self._is_news(fid, head):
                 return False
             reasons = {stone.raw_digest: stone.reason for stone in (*self.withdrawn(fid), *tombstones)}
             if reasons:  # first: a head must not be remembered without what was withdrawn
@@ -113,12 +116,17 @@ class Seen:
         found = [name.removesuffix(".json") for name in files.names(self._folder) if name.endswith(".json")]
         return [name for name in found if "." not in name]
 
+    def _is_news(self, fid: str, head: Head) -> bool:
+        try:
+            remembered = self.read(fid)
+        except NewerSchemaError:
+            return False  # it says more than this release knows, and would lose that
+        except CachekitError:
+            return True
+        return remembered is None or head.generation > remembered.generation
+
     def _withdrawn(self, fid: str) -> Path:
         return self._folder / f"{check_fingerprint_id(fid)}.withdrawn.json"
-
-
-def _is_news(head: Head, remembered: Head | None) -> bool:
-    return remembered is None or head.generation > remembered.generation
 
 
 def _tombstone(digest: object, reason: object) -> Tombstone:
