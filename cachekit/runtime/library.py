@@ -144,19 +144,20 @@ class Library:
         """
         from cachekit.manifest import Manifest
 
+        problems = []
         try:
             head = self._heads.get(bundle.fingerprint_id)
             if head is not None and head.generation == bundle.generation:
                 self.seen.note(self.store, bundle.fingerprint_id, head, bundle.tombstones)
         except CachekitError as exc:
-            return f"generation {bundle.generation} is not remembered: {exc}"
+            problems.append(f"generation {bundle.generation} is not remembered: {exc}")
         try:
             manifest = Manifest(self._settings.manifest_path)
             manifest.index(bundle)
             manifest.add_event(event, bundle.fingerprint_id, {"generation": bundle.generation, **data})
         except CachekitError as exc:
-            return f"manifest not updated: {exc}"
-        return None
+            problems.append(f"manifest not updated: {exc}")
+        return "; ".join(problems) or None
 
     def record_uses(self, fid: str, units: Iterable[str]) -> str | None:
         """Count in the manifest a start that ran these units; what went wrong instead of raising."""
