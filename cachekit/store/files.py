@@ -27,7 +27,7 @@ LOCK_TIMEOUT_S = 10.0
 
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _POLL_S = 0.005
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
 _ATTEMPTS = 100
 
 
@@ -215,7 +215,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def _new_temporary(folder: Path) -> tuple[int, Path]:
     """A new file, open for writing and locked."""
     for _ in range(_ATTEMPTS):
-        path = folder / f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
+        path = folder / f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
         try:
             _keep_rights(descriptor)
@@ -244,7 +244,7 @@ def leftovers(folder: Path, *, below: bool = False) -> list[Path]:
         try:
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
-                    if entry.name.startswith(_TEMPORARY):
+                    if entry.name.startswith(TEMPORARY):
                         if locks.is_free(Path(entry.path)):
                             found.append(Path(entry.path))
                     elif below and entry.is_dir(follow_symlinks=False):
