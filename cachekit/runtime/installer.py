@@ -162,6 +162,8 @@ def _load(artifacts: list[Artifact], done: Installed, steps: Stopwatch) -> None:
     """
     if not artifacts:
         return
+    with steps("imports"):
+        torch_private.import_loader()
     kinds = Counter(artifact.kind for artifact in artifacts)
     with steps("encode"):
         data = megacache.encode(artifacts)

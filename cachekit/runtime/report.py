@@ -30,7 +30,8 @@ class Report:
     """Finding, verifying and installing the bundle."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Where ``load_s`` went, in seconds: ``find`` (head, signature, document), ``kernels``, ``read`` (files, digests,
-    unpacking, scan), ``encode`` and ``torch`` (its own loader). ``read`` runs beside the others."""
+    unpacking, scan), ``imports`` (of torch's, which compiling needs as well), ``encode`` and ``torch`` (its own
+    loader). ``read`` runs beside those after it."""
     first_calls_s: float = 0.0
     """Calls of the denoiser in which something was compiled or looked up."""
     covered_calls_s: float = 0.0

@@ -50,6 +50,14 @@ def artifact_factory() -> Any:
     return _need("torch.compiler._cache", "CacheArtifactFactory")
 
 
+def import_loader() -> None:
+    """Import what torch's loader needs, which compiling needs as well; half a second in a fresh process."""
+    importlib.import_module("torch._dynamo")  # pytorch#154463: the API fails unless Dynamo is imported
+    register = getattr(artifact_manager(), "_ensure_cache_artifacts_registered", None)
+    if register is not None:
+        register()
+
+
 def load_artifacts(data: bytes) -> int | None:
     """Write a Mega-cache bundle into the current cache folder; how many artifacts, or None if torch refused it.
 
