@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,13 @@ def call(module, *shape):
 
 
 def tell(**facts):
-    print("RESULT " + json.dumps(facts))
+    print("RESULT " + json.dumps(facts), flush=True)
+
+
+def at_rendezvous():
+    '''Say that this process is ready, and wait until the test lets it go on.'''
+    print("READY", flush=True)
+    sys.stdin.readline()
 """
 
 Run = Callable[..., dict[str, Any]]
@@ -71,27 +77,79 @@ def process(tmp_path: Path) -> Run:
     """
 
     def run(script: str, *, environment: dict[str, str] | None = None, **values: Any) -> dict[str, Any]:
-        values = {"store": str(tmp_path / "cachekit"), **values}
-        code = _PRELUDE + "".join(f"{k} = {v!r}\n" for k, v in values.items()) + textwrap.dedent(script)
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            cwd=REPOSITORY,
-            env={
-                **os.environ,
-                **_empty_caches(tmp_path),
-                "PYTHONPATH": str(REPOSITORY),
-                **(environment or {}),
-            },
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        told = [
-            line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")
-        ]
-        assert len(told) == 1, done.stdout[-2000:] + done.stderr[-4000:]
-        return {**json.loads(told[0]), "stderr": done.stderr}
+        started = Started(script, tmp_path, environment or {}, values)
+        code = started.end()
+        assert code == 0, started.stderr[-4000:]
+        assert len(started.told) == 1, started.stdout[-2000:] + started.stderr[-4000:]
+        return {**started.told[0], "stderr": started.stderr}
 
     return run
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    """Start a script as ``process`` does, and have it in hand while it runs: for signals, and for several at once."""
+    started: list[Started] = []
+
+    def begin(script: str, *, environment: dict[str, str] | None = None, **values: Any) -> Started:
+        started.append(Started(script, tmp_path, environment or {}, values))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.kill()
+
+
+class Started:
+    """A script in an interpreter of its own, while it runs and afterwards."""
+
+    def __init__(
+        self, script: str, folder: Path, environment: dict[str, str], values: dict[str, Any]
+    ) -> None:
+        values = {"store": str(folder / "cachekit"), **values}
+        code = _PRELUDE + "".join(f"{k} = {v!r}\n" for k, v in values.items()) + textwrap.dedent(script)
+        self.stdout = self.stderr = ""
+        self.popen = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=REPOSITORY,
+            env={**os.environ, **_empty_caches(folder), "PYTHONPATH": str(REPOSITORY), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Until the script is at its rendezvous."""
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        while line not in ("READY\n", ""):
+            self.stdout += line
+            line = self.popen.stdout.readline()
+        if not line:
+            self.end()
+            raise AssertionError(self.stdout[-2000:] + self.stderr[-4000:])
+
+    def go_on(self) -> None:
+        """Let the script pass its rendezvous."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write("\n")
+        self.popen.stdin.flush()
+
+    def end(self) -> int:
+        """Wait for the end; the exit status, negative for a signal."""
+        stdout, self.stderr = self.popen.communicate(timeout=TIMEOUT_S)
+        self.stdout += stdout
+        return self.popen.returncode
+
+    def kill(self) -> None:
+        """Whatever it is doing."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.communicate(timeout=TIMEOUT_S)
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """Everything it told, in order."""
+        lines = self.stdout.splitlines()
+        return [json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT ")]
