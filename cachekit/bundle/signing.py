@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachekit.bundle import canonical
 from cachekit.bundle.limits import DEFAULT, Limits
-from cachekit.errors import ConfigurationError, CorruptError, LimitError, TrustError
+from cachekit.errors import ConfigurationError, CorruptError, LimitError, TrustError, UnsupportedError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -224,7 +224,7 @@ def _public(pem: bytes) -> Ed25519PublicKey:
     except (ValueError, TypeError, UnsupportedAlgorithm) as exc:
         raise ConfigurationError(f"not a public key in PEM: {exc}") from exc
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigurationError(f"public keys must be ed25519, not {type(key).__name__}")
+        raise UnsupportedError(f"public keys must be ed25519, not {type(key).__name__}")
     return key
 
 
@@ -239,5 +239,7 @@ def _private(pem: bytes) -> Ed25519PrivateKey:
         # The text of the error must not quote the key.
         raise ConfigurationError(f"not an unencrypted private key in PEM ({type(exc).__name__})") from exc
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigurationError(f"private keys must be ed25519, not {type(key).__name__}")
+        raise UnsupportedError(
+            f"this release signs with ed25519, not {type(key).__name__}: upgrade cachekit if a newer one made the key"
+        )
     return key

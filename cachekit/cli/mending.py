@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cachekit.cli import surroundings
 from cachekit.cli.checks import Finding
-from cachekit.errors import CachekitError, ConfigurationError, NewerSchemaError
+from cachekit.errors import CachekitError, NewerSchemaError, UnsupportedError
 from cachekit.store import files, keys, quarantine
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Mending:
         for path in keys.public_files(root):
             try:
                 keys.read_public(path)
+            except UnsupportedError:
+                continue  # a whole key, maybe one that a newer release trusts
             except CachekitError as exc:
                 self._try("", path, lambda path=path, exc=exc: self._aside(path, str(exc)))
         self._try("", root / "signing.pem", self._trust_own_key)
@@ -79,8 +81,6 @@ class Mending:
         path = self._shelf.settings.keys_root / "signing.pem"
         try:
             keys.load(path.parent)
-        except ConfigurationError as exc:
-            self._try("", path, lambda exc=exc: self._mend_own_key(path, exc))
         except CachekitError as exc:
             self._try("", path, lambda exc=exc: self._mend_own_key(path, exc))
 
@@ -88,6 +88,8 @@ class Mending:
         """Too many or too few rights are put right; anything else goes aside, and the next save makes a new key."""
         with files.reading(path):
             found = path.lstat()
+        if isinstance(error, UnsupportedError):
+            raise error  # a whole key, maybe a newer release's
         if files.is_file(path) and found.st_mode & 0o777 != 0o600:
             with files.writing(path):
                 path.chmod(0o600)

@@ -70,7 +70,7 @@ def load(root: str | os.PathLike[str]) -> SigningKey | None:
     try:
         key.keyid  # noqa: B018  parses the key
     except ConfigurationError as exc:
-        raise ConfigurationError(f"{path}: {exc}; {_RENEW}") from exc
+        raise type(exc)(f"{path}: {exc}; {_RENEW}") from exc
     return key
 
 
@@ -110,7 +110,7 @@ def read_public(path: Path) -> PublicKey:
     try:
         key.keyid  # noqa: B018  parses the key
     except ConfigurationError as exc:
-        raise ConfigurationError(f"{path}: {exc}") from exc
+        raise type(exc)(f"{path}: {exc}") from exc
     return key
 
 
