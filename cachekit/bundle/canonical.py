@@ -64,14 +64,14 @@ def digest(value: object) -> str:
 
 def _plain(value: object, path: str, depth: int) -> object:
     """Copy `value` into dicts, lists and scalars, or say where it cannot be."""
-    if depth > DEFAULT.max_depth:
-        raise ConfigurationError(f"{path[:200]}: nests deeper than {DEFAULT.max_depth}")
     if value is None or type(value) in (str, int, bool):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ConfigurationError(f"{path}: {value!r} has no JSON form")
         return float(value)
+    if depth >= DEFAULT.max_depth and isinstance(value, (list, tuple, Mapping)):
+        raise ConfigurationError(f"{path[:200]}: nests deeper than {DEFAULT.max_depth}")
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
@@ -91,7 +91,7 @@ def _plain(value: object, path: str, depth: int) -> object:
 def _refuse_depth(value: Any, limit: int) -> None:
     """Look at one level after the other; the parser's own bound is the interpreter's stack, which differs."""
     level = [value] if isinstance(value, (list, dict)) else []
-    for _ in range(limit + 1):
+    for _ in range(limit):
         if not level:
             return
         level = [
@@ -100,7 +100,8 @@ def _refuse_depth(value: Any, limit: int) -> None:
             for item in (holder.values() if isinstance(holder, dict) else holder)
             if isinstance(item, (list, dict))
         ]
-    raise LimitError(f"JSON nests deeper than {limit}")
+    if level:
+        raise LimitError(f"JSON nests deeper than {limit}")
 
 
 def _text(plain: object, levels: int) -> str:

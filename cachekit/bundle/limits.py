@@ -28,9 +28,8 @@ class Limits:
     max_artifacts: int = 200_000  # a large pipeline with every shape baked has a few thousand
     max_key_bytes: int = 255  # keys become file names
     max_guards_bytes: int = 1 * MIB  # one guard expression; the longest seen are a few KiB
-    max_guard_tokens: int = (
-        20_000  # in one expression that is evaluated: a tree of them takes some ten megabytes
-    )
+    # In one expression that is evaluated; the tree that Python's parser makes of so many takes some ten megabytes.
+    max_guard_tokens: int = 20_000
     max_document_bytes: int = 256 * MIB  # a bundle document; 200,000 entries take about 150 MiB
     # A document that was merged while another writer filled it can pass the planned total a little.
     max_inline_total_bytes: int = 4 * INLINE_TOTAL_BYTES
@@ -43,17 +42,15 @@ class Limits:
     max_note_chars: int = 4096  # why something was withdrawn, or the label of a shape with its variant
     max_pairs: int = 256  # requirements, partners or ranges of one thing; real ones have a dozen
     max_integer: int = (1 << 53) - 1  # the largest that every JSON reader keeps exact; fits SQLite's 64 bits
-    max_depth: int = (
-        64  # levels of JSON; documents and signatures have ten. Whoever walks one recurses that deep
-    )
+    # Levels of JSON; documents and signatures have ten. Whoever walks one recurses that deep.
+    max_depth: int = 64
     max_signatures: int = 16  # one is normal; a few happen while keys are rotated
     max_signature_bytes: int = 1 * KIB  # ed25519 takes 64
     max_opcodes: int = 1_000_000  # in one pickle and all nested in it; a real one of 150 KB takes 1,600
     # Tuples in a tuple, each counted as often as it is reached: whoever hashes one walks all of them.
     max_tuples: int = 1_000_000
-    max_tuple_depth: int = (
-        500  # Python hashes a tuple on C's stack, a frame per level; real ones have ten levels
-    )
+    # Python hashes a tuple on C's stack, a frame per level; real ones have ten levels.
+    max_tuple_depth: int = 500
 
 
 DEFAULT = Limits()
