@@ -11,13 +11,14 @@ from cachekit.cli.coverage import coverage
 from cachekit.cli.demo import demo
 from cachekit.cli.exit_codes import epilog
 from cachekit.cli.explain import explain
+from cachekit.cli.gc import gc
 from cachekit.cli.ls import ls
 from cachekit.cli.rebuild import rebuild
 from cachekit.cli.show import show
 from cachekit.cli.toolchain import toolchain
 from cachekit.cli.verify import verify
 
-VERBS = (demo, ls, show, coverage, verify, explain, toolchain, rebuild)
+VERBS = (demo, ls, show, coverage, verify, explain, toolchain, rebuild, gc)
 
 app = typer.Typer(
     name="cachekit",

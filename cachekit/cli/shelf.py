@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey
     from cachekit.cli.readonly import ReadOnlyStore
     from cachekit.identity.fingerprint import Fingerprint
+    from cachekit.store.guards import Hold
     from cachekit.store.local import DirectoryStore
     from cachekit.store.seen import Seen
 
@@ -37,6 +38,7 @@ class Shelf:
         given = {"CACHEKIT_DIR": dir, "CACHEKIT_NAMESPACE": namespace}
         chosen = {name: str(value) for name, value in given.items() if value is not None}
         self.settings = Settings.from_env({**os.environ, **chosen})
+        self._held: Hold | None = None
         for name in self.settings.unknown:
             out.note(f"{name} is set, and nothing reads it")
 
@@ -100,9 +102,13 @@ class Shelf:
         return self.ids if text is None else [self.resolve(text)]
 
     def bundle(self, fid: str) -> Bundle | None:
-        """The committed bundle, verified; None if nothing was ever committed. Raises as `fetch` does."""
+        """The committed bundle, verified; None if nothing was ever committed. Raises as `fetch` does.
+
+        It is not evicted before the next one is asked for, so that its artifacts can be read.
+        """
         from cachekit.store.fetch import fetch
 
+        self._held = self.directory.use(fid)
         if self.store.read_head(fid) is None and self.seen.highest(fid) is None:
             return None  # before the keys: where nothing was ever saved there are none
         return fetch(self.store, fid, self.trusted, seen=self.seen)

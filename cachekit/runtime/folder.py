@@ -62,7 +62,7 @@ class PrivateFolder:
         try:
             files.make_folder(parent)
             _check_safe(parent)
-            _remove_dead(parent)
+            remove_dead(parent)
             self.path, self._lock = _make(parent)
             atexit.register(_remove, self.path, self.pid, self._lock)
             for made in (self.inductor, self.triton):
@@ -151,11 +151,11 @@ def _make(parent: Path) -> tuple[Path, _Lock]:
     raise BlockingIOError(errno.EAGAIN, "private folders are removed as soon as they are made")
 
 
-def _remove_dead(parent: Path) -> None:
-    """Remove siblings that no process can need any more."""
-    for path in parent.iterdir():
-        if _NAME.fullmatch(path.name):
-            _remove_unused(path)
+def remove_dead(parent: Path, *, dry_run: bool = False) -> int:
+    """Remove private folders that no process can need any more; how many, or how many there are. Raises OSError."""
+    return sum(
+        _remove_unused(path, dry_run=dry_run) for path in parent.iterdir() if _NAME.fullmatch(path.name)
+    )
 
 
 def _remove(path: Path, pid: int, lock: _Lock) -> None:
@@ -165,14 +165,16 @@ def _remove(path: Path, pid: int, lock: _Lock) -> None:
         _remove_unused(path)
 
 
-def _remove_unused(path: Path) -> None:
+def _remove_unused(path: Path, *, dry_run: bool = False) -> bool:
     try:
         lock = _Lock(path)
     except OSError:
-        return  # a process or a forked child of it lives; or removed by somebody else meanwhile, or not ours to open
+        return False  # a process or a forked child of it lives; or it is gone meanwhile, or not ours to open
     try:
-        if not _is_inherited(path):
+        unused = not _is_inherited(path)
+        if unused and not dry_run:
             shutil.rmtree(path, ignore_errors=True)
+        return unused
     finally:
         lock.release()
 

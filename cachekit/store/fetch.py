@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 from cachekit.bundle.artifact import Artifact, Identity
 from cachekit.bundle.bundle import Bundle, Entry
 from cachekit.bundle.limits import DEFAULT, KIB, MIB, Limits
-from cachekit.errors import CachekitError, CorruptError, LimitError, NotFoundError, StoreError, TrustError
+from cachekit.errors import (
+    CachekitError,
+    CorruptError,
+    LimitError,
+    NotFoundError,
+    RollbackError,
+    StoreError,
+    TrustError,
+)
 from cachekit.store import admission
 from cachekit.store.base import Head, Store
 from cachekit.store.packing import pack, unpack
@@ -39,6 +47,9 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+_LOOKS = 4
+"""How often a bundle that changed while it was read is looked at."""
 
 _PARALLEL_BYTES = 4 * MIB
 """Below this, starting threads costs more than they save."""
@@ -99,13 +110,34 @@ def committed(
     `TrustError` if no key in ``trusted`` signed it or it belongs elsewhere, `RollbackError`, `NewerSchemaError`,
     `StoreError`.
     """
-    newest = seen.highest(fid) if seen is not None else None  # before the head, which others may be moving
-    head = store.read_head(fid)
+    for _ in range(_LOOKS - 1):
+        newest = (
+            seen.highest(fid) if seen is not None else None
+        )  # before the head, which others may be moving
+        head = store.read_head(fid)
+        try:
+            return _committed(store, fid, head, newest, trusted, seen=seen, limits=limits)
+        except (CorruptError, RollbackError):
+            # Others may have published, or evicted the bundle and published it anew, since the head was read.
+            if store.read_head(fid) == head and (seen is None or seen.highest(fid) == newest):
+                raise
+    newest = seen.highest(fid) if seen is not None else None
+    return _committed(store, fid, store.read_head(fid), newest, trusted, seen=seen, limits=limits)
+
+
+def _committed(
+    store: Store,
+    fid: str,
+    head: Head | None,
+    newest: Head | None,
+    trusted: Mapping[str, PublicKey],
+    *,
+    seen: Seen | None,
+    limits: Limits,
+) -> Committed | None:
     if head is None:
-        if (
-            seen is None or newest is None or seen.highest(fid) is None
-        ):  # forgotten meanwhile: removed on purpose
-            return None
+        if seen is None or newest is None or seen.highest(fid) is None:
+            return None  # it never was there, or was forgotten meanwhile: removed on purpose
         raise CorruptError(
             f"the head of {fid} is missing, though generation {newest.generation} was seen: "
             "the next save builds upon what is left"

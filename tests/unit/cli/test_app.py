@@ -18,7 +18,7 @@ from tests.unit.cli.homes import Home, run
 
 ROOT = Path(__file__).parents[3]
 VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-OF_THE_STORE = ("coverage", "ls", "rebuild", "verify")
+OF_THE_STORE = ("coverage", "gc", "ls", "rebuild", "verify")
 
 
 def test_help_lists_the_verbs_and_the_exit_statuses() -> None:

@@ -160,7 +160,7 @@ def test_a_folder_is_not_taken_for_dead_while_it_is_made(
 
     def looked_at(handle: int, operation: int) -> None:
         monkeypatch.setattr(fcntl, "flock", real)
-        private._remove_dead(tmp_path)  # as another process would, at the worst moment
+        private.remove_dead(tmp_path)  # as another process would, at the worst moment
         real(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", looked_at)
