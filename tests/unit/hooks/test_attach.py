@@ -281,6 +281,29 @@ def test_off_is_off(attach: Attach, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     check_disabled(attach(module), module, "CACHEKIT_MODE=off", tmp_path)
 
 
+def test_rights_of_another_user_disable(
+    attach: Attach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setuid process must not load code from a folder that whoever started it names."""
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    module = Product()
+
+    check_disabled(attach(module), module, "the process runs with another user's rights", tmp_path)
+
+
+def test_a_network_file_system_is_readonly(
+    attach: Attach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session installs and never saves, and the report and one warning say what to set."""
+    monkeypatch.setattr(hook.mounts, "unsafe_to_write", lambda folder: f"{folder} is far away")
+
+    session = attach(Product())
+
+    assert session.settings.mode == "readonly"
+    assert f"{session.settings.store_root} is far away" in session.report().reasons
+    assert "cachekit saves nothing" in caplog.text
+
+
 def test_another_platform_disables(attach: Attach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can be cached, engines run all the same."""
     monkeypatch.setattr(hook, "sys", SimpleNamespace(platform="darwin", modules=sys.modules))

@@ -370,7 +370,7 @@ def test_a_command_line_is_not_asked_for_on_another_host(
     assert asked == ["host"]
 
 
-def test_without_a_compiler_no_kernel_is_installed(
+def test_where_the_compiler_does_not_tell_no_kernel_is_installed(
     memory: MemoryStore,
     folder: PrivateFolder,
     artifacts: tuple[Artifact, ...],
