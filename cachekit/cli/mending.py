@@ -18,6 +18,7 @@ from cachekit.store import files, keys, quarantine
 
 if TYPE_CHECKING:
     from cachekit.cli.shelf import Shelf
+    from cachekit.store.local import DirectoryStore
     from cachekit.store.oddities import Oddity
 
 
@@ -51,15 +52,21 @@ class Mending:
 
         for fid in fids:
             try:
-                if self._shelf.seen.known() and fid in self._shelf.seen.known():
-                    self._remember_anew(fid)
+                self._remember_anew(fid)
                 root = self._shelf.settings.keys_root
                 key = keys.load_or_create(root)
-                repair = Repair(self._shelf.directory, key, keys.trusted(root), self._shelf.seen)
+                repair = Repair(self._store(), key, keys.trusted(root), self._shelf.seen)
                 for what in repair.profile(fid).done:
                     self.done.append(Finding(fid, "bundle", "repaired", what))
             except CachekitError as exc:
                 self.failed.append(Finding(fid, "bundle", exc.code, str(exc)))
+
+    def _store(self) -> DirectoryStore:
+        """A store that keeps whatever is taken out of it, however much that is."""
+        from cachekit.store.local import DirectoryStore
+
+        settings = self._shelf.settings
+        return DirectoryStore(settings.store_root, namespace=settings.namespace, keep_all_damaged=True)
 
     def manifest(self) -> None:
         """Make it anew from the store; a damaged one is set aside, a newer release's left alone."""
@@ -117,14 +124,18 @@ class Mending:
 
     def _rebuild(self) -> None:
         from cachekit.cli.rebuild import open_or_replace
+        from cachekit.manifest import Manifest
 
-        manifest, aside = open_or_replace(self._shelf.settings.manifest_path)
+        path = self._shelf.settings.manifest_path
+        strange = None if files.is_file(path) else Manifest.set_aside(path)
+        manifest, aside = open_or_replace(path)
+        aside = strange or aside
         with manifest:
             rebuilt = manifest.rebuild(self._shelf.store, keys.trusted(self._shelf.settings.keys_root))
         told = f"made anew: {rebuilt.fingerprints} fingerprints, {rebuilt.artifacts} artifacts"
         if aside is not None:
             told += f"; the damaged one is {aside.name}"
-        self._did("", self._shelf.settings.manifest_path, told)
+        self._did("", path, told)
 
     def _aside(self, path: Path, why: str, fid: str = "") -> None:
         settings = self._shelf.settings

@@ -48,10 +48,15 @@ from cachekit.store.base import (
 class DirectoryStore:
     """A store in a folder. Making one touches nothing; the folder appears with the first write.
 
+    With ``keep_all_damaged`` nothing is let go from quarantine, for who puts much into it at once.
+
     Raises `ConfigurationError` for a bad namespace. The methods are those of `cachekit.store.base.Store`.
     """
 
-    def __init__(self, root: str | os.PathLike[str], namespace: str = "local") -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], namespace: str = "local", *, keep_all_damaged: bool = False
+    ) -> None:
+        self._bounded = not keep_all_damaged
         self._namespace = check_namespace(namespace)
         self._root = Path(root).absolute()
         self._folder = self._root / self._namespace
@@ -138,7 +143,7 @@ class DirectoryStore:
             try:
                 self.read_head(fid)
             except CorruptError as exc:
-                quarantine.take(path, self.quarantine, str(exc))
+                quarantine.take(path, self.quarantine, str(exc), bounded=self._bounded)
 
     # -- generation documents ------------------------------------------------------------------------------------------
 
@@ -160,7 +165,7 @@ class DirectoryStore:
 
     def quarantine_generation(self, fid: str, head: Head, *, why: str = "damaged") -> None:
         """Move a damaged document into quarantine; absent is fine. Raises `StoreError`."""
-        quarantine.take(self._generation(fid, head), self.quarantine, why)
+        quarantine.take(self._generation(fid, head), self.quarantine, why, bounded=self._bounded)
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class DirectoryStore:
 
     def quarantine_blob(self, digest: str, *, why: str = "damaged") -> None:
         """Move a damaged blob into quarantine; absent is fine. Raises `StoreError`."""
-        quarantine.take(self._blob(digest), self.quarantine, why)
+        quarantine.take(self._blob(digest), self.quarantine, why, bounded=self._bounded)
 
     # -- contributions and profiles ------------------------------------------------------------------------------------
 
@@ -251,5 +256,5 @@ class DirectoryStore:
         if present:
             return
         if files.is_file(path):
-            quarantine.take(path, self.quarantine, "replaced by what it should be")
+            quarantine.take(path, self.quarantine, "replaced by what it should be", bounded=self._bounded)
         files.write(path, data)

@@ -20,10 +20,19 @@ from typing import TYPE_CHECKING
 from cachekit.bundle import canonical
 from cachekit.bundle.bundle import Bundle, Entry, complete
 from cachekit.bundle.document import from_payload, to_payload
-from cachekit.errors import CachekitError, ConflictError, CorruptError, NotFoundError, StoreError, TrustError
-from cachekit.store import inspection
+from cachekit.errors import (
+    CachekitError,
+    ConflictError,
+    CorruptError,
+    LimitError,
+    NewerSchemaError,
+    NotFoundError,
+    StoreError,
+    TrustError,
+)
+from cachekit.store import inspection, quarantine
 from cachekit.store.base import Head, digest_of
-from cachekit.store.fetch import read_artifacts
+from cachekit.store.fetch import read_artifacts, read_document
 from cachekit.store.local import DirectoryStore
 from cachekit.store.recovery import Present, present
 from cachekit.store.statement import Statement
@@ -100,6 +109,7 @@ class Repair:
         work = _Work(base)
         if found.damaged:
             work.done.append(_taken(found, base))
+        self._put_documents_aside(fid, work)
         self._leave_out_artifacts(work)
         self._restate(work)
         work.bundle = complete(work.bundle)
@@ -122,6 +132,18 @@ class Repair:
         if not isinstance(components, dict) or canonical.digest(components) != fid:
             return None
         return Bundle(namespace=self._store.namespace, fingerprint=components, fingerprint_id=fid)
+
+    def _put_documents_aside(self, fid: str, work: _Work) -> None:
+        """Reading a damaged document puts it into quarantine; older ones are what the newest is mended from."""
+        for head in self._store.generations(fid):
+            try:
+                read_document(self._store, fid, head, self._trusted)
+            except LimitError:
+                continue
+            except CorruptError as exc:
+                work.done.append(f"generation {head.generation} was put aside: {exc}")
+            except (TrustError, NewerSchemaError, NotFoundError):
+                continue  # not damaged, and not ours to touch
 
     def _leave_out_artifacts(self, work: _Work) -> None:
         """Until all that is left was looked at: leaving one out may bring another candidate up."""
@@ -159,6 +181,8 @@ class Repair:
             try:
                 inspection.check_statement(self._store, digest, producer, entries, self._trusted)
             except (CorruptError, NotFoundError, TrustError) as exc:
+                damaged = self._store.folder / "contributions" / digest
+                quarantine.take(damaged, self._store.quarantine, str(exc), bounded=False)
                 if producer != self._key.keyid:
                     bad |= {_mark(entry): f"the statement of its producer: {exc}" for entry in entries}
                     continue
