@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cachekit.cli import text
 from cachekit.cli.exit_codes import ExitCode
 from cachekit.cli.options import Debug, Dir, Json, Namespace, OptionalId
-from cachekit.cli.output import Document, reporting
-from cachekit.cli.shelf import Shelf
+from cachekit.cli.output import Document
+from cachekit.cli.shelf import Shelf, opened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,17 +28,24 @@ def coverage(
 ) -> None:
     """Show which shapes are covered, and whether every artifact they need is there.
 
-    A blob is looked for, not read: `verify` reads. Exits with 1 if an artifact that a shape needs is missing.
+    A blob is looked for, not read: `verify` reads. Exits with 1 if an artifact that a shape needs is missing, or if a
+    bundle cannot be read or trusted: it is named on standard error, and the others are told all the same.
     """
-    with reporting(json=json, debug=debug) as out:
-        shelf = Shelf(out, dir=dir, namespace=namespace)
-        found = [(fid, shelf.bundle(fid)) for fid in shelf.chosen(id)]
-        bundles = [_document(bundle, shelf.store.has_blob) for _, bundle in found if bundle is not None]
-        out.answer({**shelf.place, "bundles": bundles}, _draw)
-        if not all(
+    with opened(dir=dir, namespace=namespace, json=json, debug=debug) as (out, shelf):
+        found, problems = shelf.bundles() if id is None else (_one(shelf, id), [])
+        bundles = [_document(bundle, shelf.store.has_blob) for bundle in found]
+        for problem in problems:
+            out.note(f"{problem['where']}: {problem['message']}")
+        out.answer({**shelf.place, "bundles": bundles, "problems": problems}, _draw)
+        if problems or not all(
             row["covered"] for bundle in bundles for row in (*bundle["shapes"], *bundle["unlabelled"])
         ):
             out.code = ExitCode.FOUND
+
+
+def _one(shelf: Shelf, text: str) -> list[Bundle]:
+    bundle = shelf.bundle(shelf.resolve(text))
+    return [] if bundle is None else [bundle]
 
 
 def _document(bundle: Bundle, has_blob: Callable[[str], bool]) -> dict[str, Any]:
@@ -119,7 +126,9 @@ def _sums(taken: Iterable[list[dict[str, Any]]]) -> dict[str, Any]:
 
 def _draw(document: Document, console: Console) -> None:
     bundles = document["bundles"]
-    if not bundles:
+    if not bundles and document["problems"]:
+        console.print("no bundle can be read")
+    elif not bundles:
         console.print(f"nothing is stored in {text.printable(document['dir'])} ({document['namespace']})")
     for bundle in bundles:
         what = f"{bundle['family']} on {bundle['device']}, generation {bundle['generation']}"

@@ -12,9 +12,9 @@ import typer
 from cachekit.cli import text
 from cachekit.cli.exit_codes import ExitCode
 from cachekit.cli.options import Debug, Dir, Json, Namespace
-from cachekit.cli.output import Document, reporting
-from cachekit.cli.shelf import Shelf
-from cachekit.errors import ConfigurationError, CorruptError, NotFoundError, StoreError
+from cachekit.cli.output import Document, Output
+from cachekit.cli.shelf import Shelf, opened
+from cachekit.errors import CachekitError, ConfigurationError, CorruptError, NotFoundError, StoreError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,10 +56,11 @@ def explain(
 
     `cachekit.fingerprint(pipe).to_json()` gives the JSON; what `show --json` prints is read as well.
     """
-    with reporting(json=json, debug=debug) as out:
-        shelf = Shelf(out, dir=dir, namespace=namespace)
+    with opened(dir=dir, namespace=namespace, json=json, debug=debug) as (out, shelf):
         mine = _fingerprint(shelf, first)
-        document = _compared(shelf, mine, second) if second is not None else _against_nearest(shelf, mine)
+        document = (
+            _compared(shelf, mine, second) if second is not None else _against_nearest(out, shelf, mine)
+        )
         if host:
             document["host"] = _unmet_here(shelf, mine)
         out.answer({**shelf.place, **document}, _draw)
@@ -73,12 +74,19 @@ def _compared(shelf: Shelf, mine: Fingerprint, text_of_other: str) -> dict[str, 
     return _document(mine, theirs, differences, verdict="different" if differences else "equal")
 
 
-def _against_nearest(shelf: Shelf, mine: Fingerprint) -> dict[str, Any]:
+def _against_nearest(out: Output, shelf: Shelf, mine: Fingerprint) -> dict[str, Any]:
     from cachekit.identity.fingerprint import nearest
 
-    others = [shelf.fingerprint(fid) for fid in shelf.ids if fid != mine.id]
+    others = []
+    for fid in shelf.ids:
+        try:
+            other = shelf.fingerprint(fid) if fid != mine.id else None
+        except CachekitError as exc:  # others can be compared all the same
+            out.note(f"{fid} is passed over: {exc.diagnostics()}")
+            continue
+        others += [other] if other is not None else []
     stored = mine.id in shelf.ids and shelf.bundle(mine.id) is not None
-    found = nearest(mine, [other for other in others if other is not None])
+    found = nearest(mine, others)
     theirs, differences = found if found is not None else (None, ())
     return _document(mine, theirs, differences, verdict="stored" if stored else "miss")
 

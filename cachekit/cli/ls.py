@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any
 from cachekit.cli import text
 from cachekit.cli.exit_codes import ExitCode
 from cachekit.cli.options import Debug, Dir, Json, Namespace
-from cachekit.cli.output import Document, reporting
-from cachekit.cli.shelf import Shelf
-from cachekit.errors import CachekitError
+from cachekit.cli.output import Document, Output
+from cachekit.cli.rebuild import is_damage
+from cachekit.cli.shelf import Shelf, opened, problem_of
+from cachekit.errors import CachekitError, ManifestError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from cachekit.bundle.bundle import Bundle
 
 _COLUMNS = ("id", "pipeline", "runs on", "shapes", "artifacts", "raw", "stored", "gen", "last use")
 _NUMBERS = ("artifacts", "raw", "stored", "gen")
 _SHOWN_SHAPES = 3
+_WIDE = 150
+"""Columns that a line of a usual bundle takes."""
 
 
 def ls(*, dir: Dir = None, namespace: Namespace = None, json: Json = False, debug: Debug = False) -> None:
@@ -26,10 +30,10 @@ def ls(*, dir: Dir = None, namespace: Namespace = None, json: Json = False, debu
 
     A bundle that cannot be read or trusted is named on standard error; the others are listed all the same.
     """
-    with reporting(json=json, debug=debug) as out:
-        shelf = Shelf(out, dir=dir, namespace=namespace)
-        rows, problems = _rows(shelf)
-        uses = _last_uses(shelf, problems) if rows else {}
+    with opened(dir=dir, namespace=namespace, json=json, debug=debug) as (out, shelf):
+        bundles, problems = shelf.bundles()
+        rows = [_row(bundle) for bundle in bundles]
+        uses = _last_uses(out, shelf, problems) if rows else {}
         for row in rows:
             used = [time for time in (row.pop("newest"), uses.get(row["id"])) if time]
             row["last_use"] = text.utc(max(used)) if used else None
@@ -38,19 +42,6 @@ def ls(*, dir: Dir = None, namespace: Namespace = None, json: Json = False, debu
         out.answer({**shelf.place, "bundles": rows, "problems": problems}, _draw)
         if problems:
             out.code = ExitCode.FOUND
-
-
-def _rows(shelf: Shelf) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    rows, problems = [], []
-    for fid in shelf.ids:
-        try:
-            bundle = shelf.bundle(fid)
-        except CachekitError as exc:
-            problems.append(_problem(fid, exc))
-            continue
-        if bundle is not None:
-            rows.append(_row(bundle))
-    return rows, problems
 
 
 def _row(bundle: Bundle) -> dict[str, Any]:
@@ -67,8 +58,11 @@ def _row(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _last_uses(shelf: Shelf, problems: list[dict[str, str]]) -> dict[str, int]:
-    """The time of the newest event of each fingerprint, as far as there is a manifest."""
+def _last_uses(out: Output, shelf: Shelf, problems: list[dict[str, str]]) -> dict[str, int]:
+    """The time of the newest event of each fingerprint, as far as there is a manifest that can be opened.
+
+    One that cannot be written, because the folder is read-only, say, is no problem of the bundles: a note is enough.
+    """
     path = shelf.settings.manifest_path
     if not path.exists():
         return {}
@@ -82,12 +76,11 @@ def _last_uses(shelf: Shelf, problems: list[dict[str, str]]) -> dict[str, int]:
                 if event.fingerprint_id is not None:
                     uses.setdefault(event.fingerprint_id, event.at)
     except CachekitError as exc:
-        problems.append(_problem("manifest", exc))
+        if isinstance(exc, ManifestError) and not is_damage(exc):
+            out.note(f"last use is not known: {exc}")
+        else:
+            problems.append(problem_of("manifest", exc))
     return uses
-
-
-def _problem(where: str, error: CachekitError) -> dict[str, str]:
-    return {"where": where, "code": error.code, "message": error.diagnostics()}
 
 
 def _draw(document: Document, console: Console) -> None:
@@ -99,26 +92,50 @@ def _draw(document: Document, console: Console) -> None:
         console.print(f"nothing is stored in {text.printable(document['dir'])} ({document['namespace']})")
         return
 
-    def together(parts: list[str]) -> list[str]:
-        """One below the other on a terminal, in one line for a pipe."""
-        return parts if console.is_terminal else [" ".join(parts)]
+    console.print(_wide(rows) if console.width >= _WIDE or not console.is_terminal else _narrow(rows))
 
+
+def _wide(rows: list[dict[str, Any]]) -> Table:
+    """A line for each bundle, in a pipe as well."""
     table = text.table(*_COLUMNS, right=_NUMBERS)
     for row in rows:
-        classes = [name.rpartition(".")[2] for name in row["denoisers"]]
         text.row(
             table,
             text.short(row["id"]),
-            together([str(row["family"]), *classes]),
-            together([str(row["device"]), f"torch {row['torch']}"]),
-            together(_labels(row["shapes"])),
+            " ".join(_pipeline(row)),
+            f"{row['device']} torch {row['torch']}",
+            " ".join(_labels(row["shapes"])),
             row["artifacts"],
             text.size(row["raw_bytes"]),
             text.size(row["stored_bytes"]),
             row["generation"],
             text.local(row["last_use"]),
         )
-    console.print(table)
+    return table
+
+
+def _narrow(rows: list[dict[str, Any]]) -> Table:
+    """What does not fit beside each other stands below each other, so that nothing is squeezed at 80 columns."""
+    table = text.table("id, pipeline", "runs on", "shapes", "stored", "last use")
+    table.padding = 0  # the space between columns is enough
+    for row in rows:
+        text.row(
+            table,
+            [text.short(row["id"]), *_pipeline(row)],
+            [str(row["device"]), f"torch {row['torch']}"],
+            _labels(row["shapes"]),
+            [
+                text.size(row["stored_bytes"]),
+                text.plural(row["artifacts"], "artifact"),
+                f"generation {row['generation']}",
+            ],
+            text.local(row["last_use"]).split(" "),
+        )
+    return table
+
+
+def _pipeline(row: dict[str, Any]) -> list[str]:
+    return [str(row["family"]), *(name.rpartition(".")[2] for name in row["denoisers"])]
 
 
 def _labels(shapes: list[str]) -> list[str]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cachekit.cli import text
 from cachekit.cli.exit_codes import ExitCode
 from cachekit.cli.options import Debug, Dir, Json, Namespace
-from cachekit.cli.output import Document, Output, reporting
-from cachekit.cli.shelf import Shelf
+from cachekit.cli.output import Document, Output
+from cachekit.cli.shelf import Shelf, opened
 from cachekit.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def rebuild(
     Events are kept. A manifest that is damaged is moved aside; one of a newer release is left untouched. Exits with 1
     if a bundle could not be read or trusted: it is left out.
     """
-    with reporting(json=json, debug=debug) as out:
-        shelf = Shelf(out, dir=dir, namespace=namespace)
+    with opened(dir=dir, namespace=namespace, json=json, debug=debug) as (out, shelf):
         document: dict[str, Any] = {
             **shelf.place,
             "manifest": str(shelf.settings.manifest_path),
@@ -70,7 +69,7 @@ def open_or_replace(path: Path) -> tuple[Manifest, Path | None]:
         manifest.counts()  # opening reads the first page only
         return manifest, None
     except ManifestError as exc:
-        if not _is_damage(exc):
+        if not is_damage(exc):
             raise
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns():020d}")
     try:
@@ -83,7 +82,7 @@ def open_or_replace(path: Path) -> tuple[Manifest, Path | None]:
     return Manifest(path), aside
 
 
-def _is_damage(error: BaseException) -> bool:
+def is_damage(error: BaseException) -> bool:
     """Whether SQLite says the file is malformed; it has other classes for a lock, a full disk or a permission."""
     cause: BaseException | None = error.__cause__
     while cause is not None:

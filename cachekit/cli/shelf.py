@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cachekit.cli.output import Output, reporting
-from cachekit.errors import ConfigurationError, CorruptError, NotFoundError
+from cachekit.errors import CachekitError, ConfigurationError, CorruptError, NotFoundError
 from cachekit.settings import Settings
 
 if TYPE_CHECKING:
@@ -113,6 +113,18 @@ class Shelf:
             return None  # before the keys: where nothing was ever saved there are none
         return fetch(self.store, fid, self.trusted, seen=self.seen)
 
+    def bundles(self) -> tuple[list[Bundle], list[dict[str, str]]]:
+        """Every committed bundle, verified, and for each that cannot be read or trusted where, code and message."""
+        found, problems = [], []
+        for fid in self.ids:
+            try:
+                bundle = self.bundle(fid)
+            except CachekitError as exc:
+                problems.append(problem_of(fid, exc))
+                continue
+            found += [bundle] if bundle is not None else []
+        return found, problems
+
     def fingerprint(self, fid: str) -> Fingerprint | None:
         """The stored components of an id; None if they were never written.
 
@@ -127,6 +139,11 @@ class Shelf:
         if found.id != fid:
             raise CorruptError(f"profile.json of {fid} holds the components of {found.id}")
         return found
+
+
+def problem_of(where: str, error: CachekitError) -> dict[str, str]:
+    """What an answer says of something that could not be read."""
+    return {"where": where, "code": error.code, "message": error.diagnostics()}
 
 
 @contextmanager

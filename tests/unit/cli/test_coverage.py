@@ -71,3 +71,27 @@ def test_a_bundle_that_covers_nothing_says_so(home: Home) -> None:
     home.publish(coverage=Coverage())
 
     assert "no shape is covered" in home.run("coverage").out
+
+
+def test_a_bundle_that_cannot_be_read_hides_no_other(stocked: Home) -> None:
+    """It is named on standard error, the others are told, the status is 1; asked for by id it is an error."""
+    broken = stocked.publish(plan__device="cuda:1").fingerprint_id
+    (document,) = (stocked.dir / "store/local/profiles" / broken / "generations").iterdir()
+    document.write_bytes(b"{")
+
+    answer = stocked.run("coverage", "--json")
+
+    assert answer.code == 1
+    assert len(answer.json["bundles"]) == 1
+    assert [problem["where"] for problem in answer.json["problems"]] == [broken]
+    assert broken in answer.err
+    assert stocked.run("coverage", broken).code == 4
+
+
+def test_a_stray_file_among_the_profiles_disturbs_nobody(stocked: Home) -> None:
+    """A note that somebody left there is no profile."""
+    (stocked.dir / "store/local/profiles/notes").write_text("mine")
+    (stocked.dir / "store/local/profiles/readme.txt").write_text("mine")
+
+    for verb in (("coverage",), ("ls",), ("rebuild",), ("verify",)):
+        assert stocked.run(*verb).code == 0, verb

@@ -159,3 +159,14 @@ def test_a_host_that_meets_everything_is_said(stocked: Home) -> None:
 
     assert answer.code == 0
     assert "this machine meets" in answer.out
+
+
+def test_damaged_components_of_another_are_passed_over(stocked: Home) -> None:
+    """The nearest is looked for among those that can be read, and the others are named."""
+    broken = stocked.publish(plan__device="cuda:1").fingerprint_id
+    (stocked.dir / "store/local/profiles" / broken / "profile.json").write_bytes(b"{")
+
+    answer = stocked.run("explain", Fingerprint.of(components()).id)
+
+    assert answer.code == 0
+    assert broken in answer.err

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+
+import pytest
+from rich.console import Console
+
+from cachekit.cli import ls
 from cachekit.identity.fingerprint import Fingerprint
 from cachekit.manifest import Manifest
 from tests.unit.cli.homes import Home, artifacts, components
+from tests.unit.store.damage import as_user, open_the_way_to
 
 
 def test_nothing_stored_is_said(home: Home) -> None:
@@ -63,6 +72,59 @@ def test_a_broken_manifest_hides_no_bundle(stocked: Home) -> None:
     assert len(answer.json["bundles"]) == 1
     assert [problem["where"] for problem in answer.json["problems"]] == ["manifest"]
     assert "manifest" in answer.err
+
+
+def test_a_store_that_cannot_be_written_is_listed(stocked: Home) -> None:
+    """A read-only folder costs the time of last use, and nothing else: no problem, status 0."""
+    with Manifest(stocked.manifest) as manifest:
+        manifest.add_event("saved", Fingerprint.of(components()).id)
+    script = """
+        import sqlite3, sys
+        import cachekit.manifest.manifest, sqlalchemy.dialects.sqlite
+        from cachekit.bundle import signing
+        from cachekit.cli import app
+        from typer.testing import CliRunner
+        CliRunner().invoke(app, ["ls", "--dir", sys.argv[1]])
+        for name in (sys.argv[1] + "/manifest.sqlite3" + end for end in ("-wal", "-shm")):
+            os.path.exists(name) and os.unlink(name)
+        become_ordinary()
+        done = CliRunner().invoke(app, ["ls", "--json", "--dir", sys.argv[1]])
+        print(done.exit_code, done.stdout)
+    """
+    for path in [stocked.dir, *stocked.dir.rglob("*")]:
+        if os.geteuid() == 0:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    if os.geteuid() == 0:
+        open_the_way_to(stocked.dir)
+    else:
+        stocked.dir.chmod(0o500)
+
+    code, _, document = as_user(script, str(stocked.dir)).partition(" ")
+    stocked.dir.chmod(0o700)
+
+    assert (code, json.loads(document)["problems"]) == ("0", [])
+    assert len(json.loads(document)["bundles"]) == 1
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_terminal_squeezes_nothing(stocked: Home, width: int) -> None:
+    """At 80 columns every word is whole: what does not fit beside each other stands below each other."""
+    rows = stocked.run("ls", "--json").json["bundles"]
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+
+    ls._draw({"bundles": rows, "problems": [], "dir": "", "namespace": ""}, console)
+
+    assert isinstance(console.file, io.StringIO)
+    told = console.file.getvalue()
+    for word in (
+        "StableDiffusionXL",
+        "UNet2DConditionModel",
+        "1024x768x2,frames=17",
+        "torch 2.13.0",
+        "2023-11-1",
+    ):
+        assert word in told
+    assert rows[0]["id"][:12] in told
 
 
 def test_a_bundle_that_cannot_be_read_hides_no_other(stocked: Home) -> None:
