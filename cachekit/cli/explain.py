@@ -130,7 +130,7 @@ def _unmet_here(shelf: Shelf, mine: Fingerprint) -> list[dict[str, Any]]:
     from cachekit.identity import host_requirements
     from cachekit.runtime import kernels
 
-    here = {**host_requirements(), **kernels.host_or_nothing()}
+    here = {**host_requirements(), **kernels.known_host()}
     counted = Counter(
         one for entry in bundle.entries for one in unmet(entry.requires, here) if one.found is not None
     )

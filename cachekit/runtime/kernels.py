@@ -229,12 +229,12 @@ def write_libraries(artifacts: Iterable[Artifact], folder: Path) -> int:
     return written
 
 
-def host_or_nothing() -> Mapping[str, str]:
-    """:func:`host_requirements`, or nothing where torch cannot tell: then no kernel is installed."""
+def known_host() -> Mapping[str, str]:
+    """:func:`host_requirements`, without the compiler where there is none or torch cannot tell."""
     try:
         return host_requirements()
     except (CachekitError, OSError, RuntimeError):
-        return {}
+        return _machine()
 
 
 def hosts(entries: Iterable[Entry]) -> list[tuple[Mapping[str, str], list[Entry]]]:
@@ -245,7 +245,7 @@ def hosts(entries: Iterable[Entry]) -> list[tuple[Mapping[str, str], list[Entry]
     """
     entries = list(entries)
     if not compiler.is_missing():
-        return [(host_or_nothing(), entries)]
+        return [(known_host(), entries)]
     machine = _machine()
     return [
         ({**machine, "compiler": maker}, [e for e in entries if ("compiler", maker) in e.requires])
