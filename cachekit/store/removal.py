@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,19 +121,18 @@ class Remover:
     def _remove(self, profile: Profile) -> None:
         """Remove the whole folder in one step, and the memory of it. Raises `StoreError`."""
         away = profile.folder.with_name(f"{GONE}{os.urandom(8).hex()}")
-        self._forget(profile)  # before: a head that is remembered and gone looks like a loss
-        with files.writing(profile.folder):
+        with self._forgetting(profile), files.writing(profile.folder):
             profile.folder.rename(away)
             files.flush_folder(away.parent)
-        self._forget(profile)  # after: somebody may have noted it meanwhile
         self.bundles.pop((profile.store.namespace, profile.fid), None)
         if profile.head is not None:
             self.removed.append((profile.store.namespace, profile.fid))
         _finish_removals(profile.store)
 
-    def _forget(self, profile: Profile) -> None:
-        if self._seen is not None:
-            self._seen(profile.store.namespace).forget(profile.fid)
+    def _forgetting(self, profile: Profile) -> AbstractContextManager[None]:
+        if self._seen is None:
+            return contextlib.nullcontext()
+        return self._seen(profile.store.namespace).forgetting(profile.fid)
 
     def _withdrawn(self, profile: Profile) -> bool:
         """Whether something was withdrawn that the bundle does not say, so that the profile must not be forgotten."""

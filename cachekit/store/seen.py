@@ -14,10 +14,11 @@ A memory that is damaged or cannot be read is as good as none, with a warning: i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cachekit.bundle.bundle import Tombstone
@@ -102,14 +103,23 @@ class Seen:
             files.write(self.path(fid), head.to_bytes())
         return True
 
-    def forget(self, fid: str) -> None:
-        """Forget a profile that was removed on purpose, after its head is gone. Raises `StoreError`."""
-        if not os.path.lexists(self.path(fid)) and not os.path.lexists(self._withdrawn(fid)):
-            return
+    @contextlib.contextmanager
+    def forgetting(self, fid: str) -> Iterator[None]:
+        """Forget a profile whose head is removed in here: nobody can note it in between. Raises `StoreError`.
+
+        Forgotten first: a head that is remembered and gone looks like a loss.
+        """
         with files.locked(self._folder / ".lock"):
             for path in (self.path(fid), self._withdrawn(fid)):
                 with files.writing(path):
                     path.unlink(missing_ok=True)
+            yield
+
+    def forget(self, fid: str) -> None:
+        """Forget a profile that was removed on purpose, after its head is gone. Raises `StoreError`."""
+        if os.path.lexists(self.path(fid)) or os.path.lexists(self._withdrawn(fid)):
+            with self.forgetting(fid):
+                pass
 
     def known(self) -> list[str]:
         """Every fingerprint id that is remembered, sorted. Raises `StoreError`."""
