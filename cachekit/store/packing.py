@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from cachekit.errors import CorruptError, StoreError
 
+# The format's own bounds: a block of at most 128 KiB takes at least four bytes.
+_BLOCK = 128 * 1024
+_BLOCK_TAKES = 4
+
 
 def pack(data: bytes) -> bytes:
     """The bytes as one zstd frame of level 3, which states the size of its content."""
@@ -24,6 +28,8 @@ def unpack(stored: bytes, size: int) -> bytes:
         claimed = zstandard.frame_content_size(stored)
         if claimed != size:
             raise CorruptError(f"blob claims to unpack to {claimed} bytes, the bundle says {size}")
+        if size > (len(stored) // _BLOCK_TAKES + 1) * _BLOCK:
+            raise CorruptError(f"blob of {len(stored)} bytes cannot hold the {size} bytes that it claims")
         if size == 0:
             return b""
         data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)

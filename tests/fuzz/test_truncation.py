@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import pytest
 
 from cachekit.bundle import canonical, from_payload, guards_of, megacache, references_of, scan, signing
 from cachekit.bundle.document import coverage_from_json, coverage_json
-from cachekit.errors import CachekitError, CorruptError, TrustError
+from cachekit.errors import CorruptError, TrustError
 from cachekit.identity.fingerprint import Fingerprint
 from cachekit.store.base import Head
 from cachekit.store.packing import pack, unpack
@@ -67,10 +68,8 @@ def test_search_in_a_pickle_cut_short_gives_an_answer_or_our_error() -> None:
         whole = samples.pickled(kind, guards=samples.GUARDS)
         for length in range(len(whole)):
             for search in (lambda data, kind=kind: guards_of(kind, data), references_of):
-                try:
+                with contextlib.suppress(CorruptError):
                     search(whole[:length])
-                except CachekitError as exc:
-                    assert isinstance(exc, CorruptError)
 
 
 def test_document_signed_when_it_was_already_cut_short_is_corrupt() -> None:

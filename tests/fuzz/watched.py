@@ -49,7 +49,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     sys.addaudithook(_audit)
     for name, count in wanted:
-        print(json.dumps({"target": name, **_many(name, count, sys.argv[1])}), flush=True)
+        sys.stdout.write(json.dumps({"target": name, **_many(name, count, sys.argv[1])}) + "\n")
+        sys.stdout.flush()
     return 0
 
 
@@ -61,7 +62,7 @@ def _many(name: str, count: int, seed: str) -> dict[str, float]:
         started = time.perf_counter()
         try:
             accepted += targets.run(name, data)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (whatever it is, it is the finding)
             sys.stderr.write(f"targets.run({name!r}, bytes.fromhex({data.hex()[:20_000]!r}))\n")
             traceback.print_exc()
             os._exit(1)  # whatever is left in a broken state must not hang the end of the process
