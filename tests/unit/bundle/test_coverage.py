@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachekit.bundle import Coverage, Shape, ShapeRow, Unit, accepts
+from cachekit.bundle import Coverage, Shape, ShapeRow, Unit, accepts, canonical
 from cachekit.bundle.coverage import merge
 from cachekit.errors import ConfigurationError
 from tests.unit.bundle.strategies import coverages, shapes
@@ -239,3 +239,21 @@ def test_variants_that_python_thinks_equal_stay_apart(drawn: list[Shape]) -> Non
         "x=null",
         "x=true",
     ]
+
+
+@given(
+    st.lists(st.sampled_from(("s0", "s1", 4, "2*s0")), min_size=1, max_size=4),
+    st.integers(2, 99),
+    st.integers(2, 99),
+)
+def test_dynamic_unit_accepts_exactly_its_own_instances(sizes: list[Any], first: int, second: int) -> None:
+    """Every call that follows the pattern is covered, and one that differs in a single size of it is not."""
+    known = {"s0": first, "s1": second, "2*s0": 2 * first}
+    # An expression is decided only where its symbol is bound by a size of its own.
+    pattern = [{"t": ["s0", "s1", *sizes], "dtype": "f"}]
+    unit = Unit(True, canonical.dumps(pattern).decode())
+    call = [first, second, *(known.get(size, size) for size in sizes)]
+    assert accepts(unit, canonical.dumps([{"t": call, "dtype": "f"}]).decode())
+    for place in range(2, len(call)):
+        other = [*call[:place], call[place] + 1, *call[place + 1 :]]
+        assert not accepts(unit, canonical.dumps([{"t": other, "dtype": "f"}]).decode())

@@ -113,3 +113,43 @@ def test_equals_takes_one_number() -> None:
     assert guards.equals("16*s77", 48, SIZES)
     assert not guards.equals("0 == 0) or (0 == 0", 48, SIZES)
     assert not guards.equals("s0 == 64", 1, SIZES)
+
+
+_NUMBERS = st.recursive(
+    st.sampled_from(("s0", "s1", "s77", "0", "1", "2", "16", "4096")),
+    lambda inner: (
+        st.builds("({} {} {})".format, inner, st.sampled_from(("+", "-", "*", "//", "%")), inner)
+        | st.builds("{}({}, {})".format, st.sampled_from(("Max", "Min", "Mod", "FloorDiv")), inner, inner)
+        | st.builds("-{}".format, inner)
+    ),
+    max_leaves=6,
+)
+_TRUTHS = st.recursive(
+    st.builds("{} {} {}".format, _NUMBERS, st.sampled_from(("<", "<=", "==", "!=", ">", ">=")), _NUMBERS),
+    lambda inner: (
+        st.builds("({} {} {})".format, inner, st.sampled_from(("and", "or")), inner)
+        | st.builds("not ({})".format, inner)
+    ),
+    max_leaves=4,
+)
+_PYTHON = {
+    "Max": max,
+    "Min": min,
+    "Mod": lambda left, right: left % right,
+    "FloorDiv": lambda left, right: left // right,
+}
+
+
+@given(_TRUTHS, st.integers(1, 5000), st.integers(1, 5000))
+def test_what_is_understood_means_what_python_means(expression: str, first: int, second: int) -> None:
+    """Guards decide as the code that torch would run for them does; what divides by zero is not proven."""
+    sizes = {"s0": first, "s1": second, "s77": 3}
+    try:
+        expected = eval(expression, {"__builtins__": {}}, {**sizes, **_PYTHON})
+    except ZeroDivisionError:
+        expected = False
+    if guards.holds(expression, sizes):
+        assert expected
+    elif not any(mark in expression for mark in ("%", "/", "Mod", "Div")):
+        # Nothing divides, and no number gets out of bounds: it is understood, so it must be false.
+        assert not expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from typing import Any
@@ -61,6 +62,41 @@ def test_diff_is_empty_exactly_if_the_ids_are_equal(a: dict[str, Any], b: dict[s
 
     assert (mine.diff(theirs) == ()) == (mine.id == theirs.id)
     assert [(d.path, d.theirs, d.mine) for d in theirs.diff(mine)] == list(mine.diff(theirs))
+
+
+@relaxed
+@given(_components, st.data())
+def test_one_component_that_changes_is_the_one_that_is_named(
+    components: dict[str, Any], data: st.DataObject
+) -> None:
+    """Any single change makes another id, and the difference is that component with both its values."""
+    named = {f"k{number}": value for number, value in enumerate(components.values())} | {"last": 0}
+    name = data.draw(st.sampled_from(sorted(named)))
+    mine = Fingerprint.of(named)
+    theirs = Fingerprint.of({**named, name: ["another", named[name]]})
+
+    assert mine.id != theirs.id
+    (found,) = mine.diff(theirs)
+    assert (found.path, found.theirs) == (name, ["another", mine.components[name]])
+
+
+@relaxed
+@given(st.lists(_components, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_nearest_is_one_of_the_candidates_in_any_order(found: list[dict[str, Any]], random: Any) -> None:
+    """The answer does not depend on the order, and a candidate that is equal is the nearest."""
+    candidates = [Fingerprint.of(one) for one in found]
+    target, shuffled = candidates[0], list(candidates)
+    random.shuffle(shuffled)
+
+    assert nearest(target, shuffled) == nearest(target, candidates) == (target, ())
+
+
+@relaxed
+@given(st.binary(max_size=60) | st.text(max_size=60))
+def test_anything_gives_a_fingerprint_or_a_named_error(data: bytes | str) -> None:
+    """No foreign exception leaves the reader, whatever was stored."""
+    with contextlib.suppress(CorruptError, NewerSchemaError):
+        assert Fingerprint.from_json(Fingerprint.from_json(data).to_json())
 
 
 @relaxed
