@@ -87,24 +87,31 @@ def scripts() -> Path:
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Run the migrations up to ``revision`` on an open connection, in its transaction. Raises `ManifestError`."""
-    # Slow to import, and needed once in the life of a manifest.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
+    with _quiet("alembic.runtime"):
+        # Slow to import, and needed once in the life of a manifest.
+        from alembic import command
+        from alembic.config import Config
+        from alembic.util import CommandError
 
-    config = Config(stdout=io.StringIO())
-    config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    # Alembic tells each step at INFO, which an engine that logs verbosely has no use for.
-    steps = logging.getLogger("alembic.runtime")
-    level = steps.level
-    steps.setLevel(logging.WARNING)
+        config = Config(stdout=io.StringIO())
+        config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, revision)
+        except CommandError as exc:
+            raise ManifestError(f"cannot migrate the manifest: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Alembic tells its import and each step at INFO, which an engine that logs verbosely has no use for."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.WARNING)
     try:
-        command.upgrade(config, revision)
-    except CommandError as exc:
-        raise ManifestError(f"cannot migrate the manifest: {exc}") from exc
+        yield
     finally:
-        steps.setLevel(level)
+        logger.setLevel(level)
 
 
 def _lock_of(path: Path) -> Path:

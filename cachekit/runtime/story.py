@@ -5,7 +5,8 @@ plain JSON values whose ``event`` says what happened (docs/guide/logging.md has 
 no name of ours can clash with a record's own, and formatters that add what is extra need no configuration.
 
 Quiet by default: what went well is INFO, trouble is one WARNING. The same trouble is told once a session, nothing is
-ever told per call. Told are events of a session; where something was decided below it, that is DEBUG there.
+ever told per call. What is below a session tells its decisions at INFO and DEBUG: whether they are trouble is decided
+here, where it is known what became of them.
 """
 
 from __future__ import annotations

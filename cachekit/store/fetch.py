@@ -170,7 +170,7 @@ def read_document(
         raise  # not damage: somebody with higher limits may read it
     except CorruptError as exc:
         why = f"generation {head.generation} of {fid} is damaged: {exc}"
-        log.warning("%s", why)
+        log.info("%s", why)
         _quarantine(lambda: store.quarantine_generation(fid, head, why=why))
         raise
 
@@ -195,12 +195,12 @@ def read_entries(store: Store, entries: Sequence[Entry]) -> Loaded:
                 return _read(store, entry)  # somebody may have just repaired it
         except (CorruptError, TrustError) as exc:
             why = f"{entry.kind} {entry.key} cannot be used: {exc}"
-            log.warning("artifact %s", why)
+            log.info("artifact %s", why)
             if entry.inline is None:
                 _quarantine(lambda: store.quarantine_blob(entry.stored_digest, why=why))
             return Problem(entry.identity, entry.stored_digest, exc)
         except StoreError as exc:
-            log.warning("artifact %s %s cannot be read: %s", entry.kind, entry.key, exc)
+            log.info("artifact %s %s cannot be read: %s", entry.kind, entry.key, exc)
             return Problem(entry.identity, entry.stored_digest, exc)
 
     results = list(_map(read, entries))
@@ -238,4 +238,4 @@ def _quarantine(move: Callable[[], None]) -> None:
     try:
         move()
     except StoreError as exc:
-        log.warning("could not put a damaged file aside: %s", exc)
+        log.info("could not put a damaged file aside: %s", exc)

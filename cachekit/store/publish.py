@@ -250,12 +250,15 @@ class _Save:
         """Pack the artifacts, decide which travel inside the document, and state that they are contributed."""
         wanted = set(identities)
         packed: dict[Identity, tuple[Entry, bytes]] = {}
+        refused = []
         for artifact in self._contribution.artifacts:
             if artifact.identity in wanted and artifact.identity not in packed:
                 try:
                     packed[artifact.identity] = self._pack(artifact)
                 except CorruptError as exc:
-                    log.warning("%s %s is not saved: %s", artifact.kind, artifact.key, exc)
+                    refused.append(f"{artifact.kind} {artifact.key}: {exc}")
+        if refused:
+            log.warning("cachekit does not save %d artifacts: %s", len(refused), refused[0])
         if self._stated and not packed:
             return
         statement = self._state([entry for entry, _ in packed.values()])

@@ -71,7 +71,7 @@ def present(
         return Present(None, None, None, floor)
     found = _newest_whole(store, fid, trusted, limits)
     if unreadable is not None:  # only now: what is left may be a newer release's, and then nothing is touched
-        log.warning("the head of %s is damaged and put aside: %s", fid, unreadable)
+        log.info("the head of %s is damaged and put aside: %s", fid, unreadable)
         store.discard_head(fid)
     if found is None:
         return Present(head, None, None, floor, damaged=True)
@@ -107,5 +107,5 @@ def _newest_whole(
         try:
             return candidate, read_document(store, fid, candidate, trusted, limits=limits)
         except (CorruptError, NotFoundError, TrustError) as exc:
-            log.warning("generation %d of %s cannot be built upon: %s", candidate.generation, fid, exc)
+            log.info("generation %d of %s cannot be built upon: %s", candidate.generation, fid, exc)
     return None
