@@ -18,7 +18,7 @@ from cachekit._version import __version__
 
 if TYPE_CHECKING:
     from cachekit.errors import CachekitError as CachekitError
-    from cachekit.hooks import attach as attach
+    from cachekit.hooks.attach import attach as attach
     from cachekit.identity import Fingerprint as Fingerprint
     from cachekit.identity import Plan as Plan
     from cachekit.identity import Toolchain as Toolchain
