@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterator
 
 
@@ -26,7 +25,7 @@ class Stopwatch:
     @property
     def seconds(self) -> dict[str, float]:
         """By step, in the order in which each was first finished."""
-        total: Counter[str] = Counter()
+        total: dict[str, float] = {}
         for step, seconds in list(self._spans):
-            total[step] += seconds
-        return dict(total)
+            total[step] = total.get(step, 0.0) + seconds
+        return total
