@@ -186,7 +186,6 @@ def test_readers_never_see_half_of_anything(tmp_path: Path) -> None:
     rounds = [(kind, *json.loads(out.splitlines()[-1])) for kind, out, _, _ in ends]
     assert all(n > 0 for _, n, _ in rounds), rounds
     assert sum(seen for kind, _, seen in rounds if kind == "read") > 0, rounds
-    assert sum(evicted for kind, _, evicted in rounds if kind == "collect") > 0, rounds
     for name in "abc":
         shelves.fetch(name)
     done = shelves.collect(None)

@@ -105,6 +105,16 @@ def test_shared_bytes_are_borne_by_all_who_need_them() -> None:
     assert set(_names(_plan([*sharing, alone], 200))) == {"a", "b"}
 
 
+def test_who_is_left_bears_the_whole_piece() -> None:
+    """When one of two that share a kernel goes, the other is worth less than before: it goes next."""
+    first, second = (
+        _group(name, {name: 1, "kernel": 1000}, starts=n) for name, n in (("first", 1), ("second", 3))
+    )
+    alone = _group("alone", {"alone": 600}, starts=2)
+
+    assert _names(_plan([alone, second, first], 650)) == ["first", "second"]
+
+
 def test_what_frees_nothing_stays() -> None:
     """Losing a unit whose bytes all belong to something protected would cost seconds and free none."""
     live = _group("live", {"kernel": 100}, protected=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -459,6 +461,47 @@ shelves.collect(150 * KB)
     assert done.kept == ()
     assert shelves.size <= 150 * KB
     assert len(shelves.blobs()) == len(shelves.units("a") + shelves.units("b")) == 1
+
+
+def test_every_step_of_a_collection_leaves_a_whole_store(
+    shelves: Shelves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each change to a file: readers see a bundle whole or none, and no document names a blob that is gone."""
+    shelves.save("a", "one", "two")
+    shelves.save("a", "three")
+    shelves.save("b", "four")
+    steps = 0
+
+    def check() -> None:
+        nonlocal steps
+        steps += 1
+        blobs = shelves.blobs()
+        for name in "ab":
+            profile, fid = shelves.folder(name), fingerprint(name).id
+            head = shelves.store.read_head(fid)
+            for document in (profile / "generations").glob("*.json"):
+                assert all(digest in blobs for digest in made & holdings.named(document.read_bytes()))
+            assert head is None or (profile / "generations" / head.filename).is_file()
+            assert head is not None or not profile.exists()
+
+    def watched(function: Callable[..., object]) -> Callable[..., object]:
+        def run(*args: object, **kwargs: object) -> object:
+            done = function(*args, **kwargs)
+            check()
+            return done
+
+        return run
+
+    made = shelves.blobs()
+    for owner, name in ((os, "unlink"), (os, "rmdir"), (Path, "rename"), (Path, "replace"), (Path, "unlink")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    done = shelves.collect(150 * KB)
+    monkeypatch.undo()
+
+    assert done.removed != ()
+    assert done.bundles != ()
+    assert steps > 5
+    assert len(shelves.units("a") + shelves.units("b")) == 1
 
 
 def test_looking_at_a_large_store_is_quick(shelves: Shelves) -> None:
