@@ -35,7 +35,7 @@ class Graph:
     seconds: float
     unit_id: str = ""
     orphaned: bool = False
-    """Compiled by a call that failed: the next one that runs it makes its unit."""
+    """Compiled by a call that failed or that nobody observed: the next one that runs it makes its unit."""
 
 
 @dataclass

@@ -57,12 +57,14 @@ class Calls:
         """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
         import torch
 
-        tensor, is_compiling, grad = torch.Tensor, torch.compiler.is_compiling, torch.is_grad_enabled
+        # Not is_compiling(): that is true on every thread while any of them compiles.
+        is_traced, is_exported = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+        tensor, grad = torch.Tensor, torch.is_grad_enabled
         host = self._host
 
         def run(*args: Any, **kwargs: Any) -> Any:
             context = None
-            if not is_compiling() and host.live():
+            if not is_traced() and not is_exported() and host.live():
                 try:
                     context = self._context((name, grad(), call_key(args, kwargs, tensor)))
                 except Exception as exc:

@@ -26,6 +26,8 @@ class _InProgress(threading.local):
     def __init__(self) -> None:
         self.calls: dict[Hashable, tuple[Ran, Shape | None]] = {}
         self.delimited = False
+        self.any = False
+        """Whether this thread ever ran a call."""
 
 
 class Generations:
@@ -55,6 +57,7 @@ class Generations:
     def add(self, key: Hashable, shape: Shape | None) -> bool:
         """A call of the generation in progress; whether that generation is just this call."""
         ran = self._known.get(key)
+        self._now.any = True
         if ran is not None:
             self._now.calls[key] = (ran, shape)
         return not self._now.delimited
@@ -84,12 +87,12 @@ class Generations:
     def label(self, shape: Shape) -> bool:
         """Give what waits for one this label; whether anything did.
 
-        That is what the calling thread ran, or, if it ran nothing, what any thread did: the engine may name shapes
+        That is what the calling thread ran, or, if it never runs any, what all threads did: the engine may name shapes
         elsewhere than it generates.
         """
         thread = threading.get_ident()
         with self._lock:
-            chosen = [key for key in self._unlabelled if key[0] == thread] or list(self._unlabelled)
+            chosen = [key for key in self._unlabelled if key[0] == thread or not self._now.any]
             waiting = [self._unlabelled.pop(key) for key in chosen]
         for profile, units in waiting:
             profile.add_shape(shape, units)

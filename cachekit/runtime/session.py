@@ -191,6 +191,8 @@ class Session:
             call = self.current_call()
             if call is not None:
                 call.compiled.append(graph)
+            else:
+                graph.orphaned = True
 
     def current_call(self) -> Call | None:
         """The observed forward that this thread is in."""

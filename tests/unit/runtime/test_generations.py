@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 
 from cachekit.bundle import Shape
@@ -136,3 +139,68 @@ def test_the_oldest_calls_are_forgotten(profile: Profile) -> None:
     assert not books.knows(1)
     assert books.knows(2)
     assert books.knows(MAX_KNOWN_CALLS + 1)
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Do it on another thread."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_generation_belongs_to_its_thread(books: Generations, profile: Profile) -> None:
+    """What another thread starts, runs and abandons meanwhile changes nothing."""
+    books.start()
+    books.add("a", SMALL)
+
+    def other() -> None:
+        assert books.is_new("a")
+        assert books.add("b", LARGE)
+        books.abandon()
+        books.start()
+
+    elsewhere(other)
+    books.finish()
+
+    assert rows(profile) == {"512x512x1": ("a" * 64,)}
+
+
+def test_each_thread_names_what_it_ran_itself(books: Generations, profile: Profile) -> None:
+    """A label never goes to what another thread ran."""
+    books.add("a", None)
+    books.finish()
+
+    def other() -> None:
+        books.add("b", None)
+        books.finish()
+        assert books.label(LARGE)
+        assert not books.label(LARGE)
+
+    elsewhere(other)
+    assert books.label(SMALL)
+
+    assert rows(profile) == {"512x512x1": ("a" * 64,), "1024x1024x1": ("b" * 64,)}
+
+
+def test_a_thread_that_runs_nothing_names_what_any_thread_ran(books: Generations, profile: Profile) -> None:
+    """An engine may generate on a worker and name shapes on its main thread."""
+
+    def worker() -> None:
+        books.add("a", None)
+        books.finish()
+
+    elsewhere(worker)
+
+    assert books.label(SMALL)
+    assert rows(profile) == {"512x512x1": ("a" * 64,)}
+
+
+def test_what_nobody_names_does_not_fill_the_memory(profile: Profile) -> None:
+    """An engine that never names a shape waits for nothing."""
+    books = Generations()
+    for number in range(MAX_KNOWN_CALLS + 2):
+        books.learn(number, (profile, (f"{number:064}",)))
+        books.add(number, None)
+        books.finish()
+
+    assert len(books._unlabelled) == MAX_KNOWN_CALLS

@@ -360,6 +360,52 @@ def test_a_failed_call_registers_no_shape_and_keeps_what_it_compiled(start: Star
     assert again.report().misses == {}
 
 
+def test_what_a_cancelled_call_compiled_is_covered_by_the_next_one(start: Start) -> None:
+    """The first generation is cancelled often, because it is slow: the one after it compiles nothing and counts."""
+    module = Product()
+    made = start(module, save="close")
+    stop = [cancel]
+
+    def sometimes() -> None:
+        if stop:
+            stop.pop()()
+
+    with pytest.raises(CancelledError):
+        call(module, 4, sometimes)
+    call(module, 4, sometimes)
+    assert made.register_shape(4, 8, 1)
+    made.close()
+
+    bundle = made.profile.bundle if made.profile else None
+    assert bundle is not None
+    (row,) = bundle.coverage.shapes
+    (unit,) = bundle.coverage.units
+    assert row.unit_ids == (unit.id,)
+    assert {e.identity.id for e in bundle.entries if e.kind == "inductor"} <= set(unit.needs)
+    assert unit.seconds > 0
+
+
+def test_what_was_compiled_outside_of_an_observed_call_is_covered_by_one_that_runs_it(start: Start) -> None:
+    """A part that the engine calls by itself first is compiled all the same; the first observed call makes the unit."""
+    module = Product()
+    made = start(module, save="close")
+    observed = torch_private.compiled_call(module)
+    torch.nn.Module.compile(module, backend=made.backend(), dynamic=False)
+    bare = torch_private.compiled_call(module)
+    assert bare is not None
+    with torch.no_grad():
+        bare(torch.ones(4, 8))
+    torch_private.set_compiled_call(module, made.observed("module", bare))
+    call(module, 4)
+    torch_private.set_compiled_call(module, observed)
+
+    assert made.register_shape(4, 8, 1)
+    made.close()
+
+    assert made.report().shapes == ("4x8x1",)
+    assert made.report().misses["inductor"] == 1
+
+
 # --- nothing of ours reaches the engine ----------------------------------------------------------------------------
 
 
