@@ -72,12 +72,12 @@ class Toolchain:
         schema = data.get("schema", SCHEMA)
         if isinstance(schema, int) and schema > SCHEMA:
             raise NewerSchemaError(
-                f"toolchain schema {schema} is newer than {SCHEMA}, which this release reads"
+                f"toolchain schema {schema!r:.80} is newer than {SCHEMA}, which this release reads"
             )
         missing = [name for name in _REQUIRED if name not in data]
         if schema != SCHEMA or missing:
             raise CorruptError(
-                f"not a toolchain: {', '.join(missing) or f'schema {schema!r}'} is missing or wrong"
+                f"not a toolchain: {', '.join(missing) or f'schema {schema!r:.80}'} is missing or wrong"
             )
         return cls(canonical.dumps({**data, "schema": schema}))
 
@@ -89,7 +89,7 @@ class Toolchain:
             CorruptError: it is not a toolchain.
             NewerSchemaError: captured by a newer release.
         """
-        data = canonical.loads(text.encode() if isinstance(text, str) else text)
+        data = canonical.loads(text)
         if not isinstance(data, dict):
             raise CorruptError("a toolchain is a JSON object")
         return cls.of(data)

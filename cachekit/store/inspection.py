@@ -64,5 +64,5 @@ def _named(statement: object) -> dict[object, object]:
     return {
         one.get("id"): one["raw"].get("sha256")
         for one in (listed if isinstance(listed, list) else ())
-        if isinstance(one, Mapping) and isinstance(one.get("raw"), Mapping)
+        if isinstance(one, Mapping) and isinstance(one.get("id"), str) and isinstance(one.get("raw"), Mapping)
     }

@@ -17,7 +17,7 @@ CORPUS = Path(__file__).parent / "corpus"
 
 MAX_INPUT = 96 * 1024
 """Bytes of one input: room for a real artifact."""
-ONE_INPUT_S = 10
+ONE_INPUT_S = 20
 """An input that takes longer is a finding; the slowest of millions take a tenth of a second."""
 MEMORY_MB = 1024
 """Resident memory of a fuzzing process beyond which it is a finding; Python with everything loaded takes 60."""
@@ -71,7 +71,7 @@ def fuzz(target: str, *, seconds: int, scratch: Path, seed: int = 0) -> Outcome:
         "-print_final_stats=1",
     ]
     folders = [str(corpus), *([str(CORPUS / target)] if (CORPUS / target).is_dir() else [])]
-    code, log = _run(target, [*options, *folders], limit=seconds + 60)
+    code, log = _run(target, [*options, *folders], limit=seconds + 120)
     return _outcome(target, seconds, code, log, scratch)
 
 

@@ -38,6 +38,7 @@ COMPONENTS = {
 }
 FINGERPRINT_ID = canonical.digest(COMPONENTS)
 NAMESPACE = "local"
+_TOOLCHAIN = ("torch", "python", "platform", "packages", "gpus", "cpu", "flags", "config", "diffusers")
 GUARDS = "9 <= L['t0'] and 2 <= L['t1']"
 _RECORDED = Path(__file__).parents[1] / "fixtures" / "megacache" / "torch-2.13-single.bin.zst"
 
@@ -177,7 +178,10 @@ def seeds() -> Mapping[str, tuple[bytes, ...]]:
         "coverage": (accepts_case(label, signature(2, 64)), accepts_case(units()[0], signature(2, 64))),
         "document": (payload(),),
         "envelope": (signing.sign(b'{"min_reader":1}', KEY),),
-        "fingerprint": (canonical.dumps(COMPONENTS),),
+        "fingerprint": (
+            canonical.dumps(COMPONENTS),
+            canonical.dumps({"schema": 1} | dict.fromkeys(_TOOLCHAIN, ())),
+        ),
         "frame": (pack(b"abc" * 99), pack(b""), pack(bytes(range(256)))),
         "guards": (label.guards.encode(), b"Max(s0, 3)*-s1//2 % 7 != 0", b"CleanDiv(s0, 2) == 3 or False"),
         "head": (head,),

@@ -36,6 +36,8 @@ from cachekit.bundle.bundle import SCHEMA
 from cachekit.bundle.document import coverage_from_json
 from cachekit.errors import CachekitError, ConfigurationError, CorruptError, NewerSchemaError, TrustError
 from cachekit.identity.fingerprint import Fingerprint
+from cachekit.identity.toolchain import Toolchain
+from cachekit.store import holdings, inspection
 from cachekit.store.base import Head
 from cachekit.store.fetch import fetch, read_artifacts
 from cachekit.store.memory import MemoryStore
@@ -114,6 +116,10 @@ def fingerprint(data: bytes) -> None:
     assert found.diff(Fingerprint.of({})) is not None
     text = _as_text(data)
     assert Fingerprint.from_json(text) == found
+    toolchain = _refused_quietly(
+        lambda: attempt((CorruptError, NewerSchemaError), lambda: Toolchain.from_json(text))
+    )
+    assert toolchain is None or Toolchain.from_json(toolchain.to_json()) == toolchain
 
 
 def head(data: bytes) -> None:
@@ -254,7 +260,9 @@ def store(data: bytes) -> None:
     memory = MemoryStore(samples.NAMESPACE)
     for artifact in samples.artifacts():
         memory.write_blob(pack(artifact.data))
+    _statement(memory, data)
     signed = signing.sign(data, samples.KEY)
+    assert all(len(digest) == 64 for digest in holdings.named(signed) | holdings.named(data))
     digest = memory.write_generation(samples.FINGERPRINT_ID, 1, signed)
     memory.move_head(samples.FINGERPRINT_ID, None, Head(1, digest))
     found = attempt(_DAMAGE, lambda: fetch(memory, samples.FINGERPRINT_ID, samples.TRUSTED))
@@ -268,6 +276,16 @@ def store(data: bytes) -> None:
         )
     for unit in found.coverage.units:
         assert accepts(unit, samples.signature(2, 64)) in (True, False)
+
+
+def _statement(memory: MemoryStore, data: bytes) -> None:
+    """What a producer signed about an artifact; it vouches for nothing that it does not name."""
+    signed = signing.sign(data, samples.KEY, payload_type=signing.CONTRIBUTION_TYPE)
+    digest, one = memory.write_contribution(signed), samples.entries()[:1]
+    check = inspection.check_statement
+    _refused_quietly(
+        lambda: attempt(_DAMAGE, lambda: check(memory, digest, samples.KEY.keyid, one, samples.TRUSTED))
+    )
 
 
 def _refused_quietly(call: Callable[[], Result]) -> Result | None:

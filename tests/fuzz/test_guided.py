@@ -22,7 +22,7 @@ def test_two_minutes_are_fuzzed_in_all() -> None:
 @pytest.mark.skipif(processes.missing() is not None, reason=processes.missing() or "")
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_coverage_guided_fuzzing_finds_nothing(name: str, tmp_path: Path) -> None:
-    """No input breaks a promise, takes ten seconds or a gigabyte; one that does is shown as bytes in hex."""
+    """No input breaks a promise, takes twenty seconds or a gigabyte; one that does is shown as bytes in hex."""
     outcome = processes.fuzz(name, seconds=SECONDS.get(name, OTHERS), scratch=tmp_path)
     assert outcome.reproducer is None, outcome.complaint()
     assert outcome.executions > 100, outcome.log[-2000:]

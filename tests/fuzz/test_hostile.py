@@ -39,6 +39,8 @@ from cachekit.errors import (
 )
 from cachekit.identity.fingerprint import Fingerprint
 from cachekit.store.base import Head
+from cachekit.store.inspection import check_statement
+from cachekit.store.memory import MemoryStore
 from cachekit.store.packing import pack, unpack
 from tests.fuzz import samples
 
@@ -454,6 +456,28 @@ def test_hostile_guards_are_not_proven(expression: str, recwarn: pytest.Warnings
     assert time.process_time() - started < SECONDS * 5
     assert peak < MEMORY
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        [],
+        {"artifacts": {}},
+        {"artifacts": [[]]},
+        {"artifacts": [{"id": [], "raw": {}}]},
+        {"artifacts": [{"id": {}, "raw": {"sha256": []}}]},
+        {"artifacts": [{"id": samples.entries()[0].identity.id, "raw": {"sha256": ["a"]}}]},
+    ],
+    ids=repr,
+)
+def test_statement_that_names_nothing_readable_vouches_for_nothing(statement: object) -> None:
+    """What a trusted producer signed is read as carefully as a bundle."""
+    memory = MemoryStore(samples.NAMESPACE)
+    payload = json.dumps(statement).encode()
+    signed = signing.sign(payload, samples.KEY, payload_type=signing.CONTRIBUTION_TYPE)
+    digest = memory.write_contribution(signed)
+    with pytest.raises(CorruptError):
+        check_statement(memory, digest, samples.KEY.keyid, samples.entries()[:1], samples.TRUSTED)
 
 
 TRAVERSALS = (
