@@ -21,7 +21,7 @@ from cachekit.bundle import eviction
 from cachekit.bundle.bundle import Bundle
 from cachekit.bundle.eviction import Group, Member, Plan, Use
 from cachekit.errors import StoreError, UnsupportedError
-from cachekit.store import files, guards
+from cachekit.store import files, guards, mounts
 from cachekit.store.holdings import File, Holdings, Profile, Surveyor, rubbish, size_of
 from cachekit.store.removal import Remover
 
@@ -132,7 +132,7 @@ class Collector:
 
     def look(self) -> Collected:
         """What `collect` would do now. Changes nothing. Raises `StoreError`, `UnsupportedError`."""
-        _check_supported()
+        _check_supported(self._root)
         holdings = self._surveyor.look()
         choice = self._choose(holdings)
         members = choice.members
@@ -156,7 +156,7 @@ class Collector:
         for longer than ``wait_s`` seconds is left as it is. Raises `StoreError` if the store cannot be looked at,
         `UnsupportedError` where folders cannot be locked.
         """
-        _check_supported()
+        _check_supported(self._root)
         self._surveyor.look()  # reads the documents while others may still publish
         remover = Remover(self._root, self._seen)
         evicted: list[Evicted] = []
@@ -249,9 +249,12 @@ class Collector:
         return gone
 
 
-def _check_supported() -> None:
+def _check_supported(root: Path) -> None:
     if not guards.SUPPORTED:
         raise UnsupportedError("a store cannot be collected on this platform: its folders cannot be locked")
+    unsafe = mounts.unsafe_to_write(root)
+    if unsafe is not None:
+        raise UnsupportedError(unsafe)
 
 
 def _kept(holdings: Holdings) -> tuple[Keep, ...]:

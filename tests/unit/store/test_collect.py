@@ -419,6 +419,18 @@ def test_where_folders_cannot_be_locked_nothing_is_collected(
     assert shelves.units("a") == ["one"]
 
 
+def test_a_network_file_system_is_not_collected(shelves: Shelves, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other hosts may use the same files, a lock of this host says nothing."""
+    shelves.save("a", "one")
+    monkeypatch.setattr("cachekit.store.mounts.network_type", lambda folder: "nfs4")
+
+    with pytest.raises(UnsupportedError, match="nfs4"):
+        shelves.collect(1)
+    with pytest.raises(UnsupportedError, match="nfs4"):
+        shelves.collector(1).look()
+    assert shelves.units("a") == ["one"]
+
+
 @pytest.mark.parametrize("step", range(0, 20, 4))
 def test_a_collection_that_is_killed_leaves_a_whole_store(shelves: Shelves, step: int) -> None:
     """kill -9 before any change to the store: what is there reads whole, and the next collection finishes the work."""
