@@ -65,13 +65,20 @@ class PrivateFolder:
             remove_dead(parent)
             self.path, self._lock = _make(parent)
             atexit.register(_remove, self.path, self.pid, self._lock)
-            for made in (self.inductor, self.triton):
-                made.mkdir()
-                made.chmod(0o700)  # whatever the umask took away
+            self._furnish()
         except OSError as exc:
             raise StoreError(f"no private folder below {parent}: {files.describe(exc)}") from exc
         except StoreError as exc:
             raise StoreError(f"no private folder below {parent}: {exc}") from exc
+
+    def _furnish(self) -> None:
+        try:
+            for made in (self.inductor, self.triton):
+                made.mkdir()
+                made.chmod(0o700)  # whatever the umask took away
+        except OSError:
+            self.remove()  # or it would be held, and of no use, until this process ends
+            raise
 
     def become(self, other: PrivateFolder) -> None:
         """Use another folder from now on. What was loaded from this one stays loaded, and it goes with the process."""

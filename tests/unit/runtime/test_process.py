@@ -192,6 +192,23 @@ def test_a_folder_that_cannot_be_made_is_a_store_error(
         PrivateFolder(parent)
 
 
+def test_a_folder_that_cannot_be_filled_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk is full in the middle of making it, nothing is left of it."""
+    real = Path.mkdir
+
+    def full(path: Path, *args: object, **kwargs: object) -> None:
+        if path.name == "triton":
+            raise OSError(28, "No space left on device")
+        real(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", full)
+
+    with pytest.raises(StoreError, match="ENOSPC"):
+        PrivateFolder(tmp_path / "process")
+
+    assert list((tmp_path / "process").iterdir()) == []
+
+
 def test_the_folder_goes_with_the_process(tmp_path: Path) -> None:
     """A process that ends in good order leaves nothing behind; a forked child of it removes nothing."""
     script = """
