@@ -122,14 +122,20 @@ def start(folder: Path, temporary: Path) -> Started:
     return done
 
 
-def verify(folder: Path) -> None:
-    """``cachekit verify`` finds no problem."""
+def verify(folder: Path, *, indexed: bool = True) -> None:
+    """``cachekit verify`` finds no problem; with ``indexed=False`` the manifest may lack what was saved last."""
     answer = CliRunner().invoke(app, ["verify", "--json", "--dir", str(folder)])
-    assert answer.exit_code == 0, answer.output
-    assert json.loads(answer.stdout)["problems"] == []
+    problems = json.loads(answer.stdout)["problems"]
+    assert [found for found in problems if indexed or found["code"] != "manifest"] == []
 
 
 def holds(folder: Path, *names: str) -> bool:
     """Whether a start gets everything of these saves, and the right bytes."""
     found = start(folder, folder / "never").found
     return all(found.get(a.key) == a.data for name in names for a in artifacts(name))
+
+
+def private_folders(folder: Path) -> list[str]:
+    """What is left of processes."""
+    parent = folder / "process"
+    return sorted(path.name for path in parent.iterdir()) if parent.is_dir() else []

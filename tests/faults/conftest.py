@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,43 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("shim") / "shim.so"
     compiler = os.environ.get("CXX", "g++")
     source = Path(__file__).with_name("shim.c")
-    command = [compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl", "-lpthread"]
+    command = [
+        compiler,
+        "-x",
+        "c",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-o",
+        str(library),
+        str(source),
+        "-ldl",
+        "-lpthread",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     return library
 
 
 @pytest.fixture
-def faulty(shim: Path, tmp_path: Path) -> Run:
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder where flushing costs nothing, if there is one: thousands of files are written."""
+    if not os.access("/dev/shm", os.W_OK | os.X_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="cachekit-faults-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def faulty(shim: Path, tmp_path: Path, memory: Path) -> Run:
     """Run a module of this folder in a process with the shim loaded; what it printed last, as JSON.
 
     ``faulty("module", "argument", ...)``; the first argument that the module gets is an empty folder of this test's.
     """
 
     def run(module: str, *arguments: str) -> Any:
-        work = tmp_path / "work"
-        work.mkdir(exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix="work-", dir=memory))
         variables = {name: value for name, value in os.environ.items() if not name.startswith("CACHEKIT_")}
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", f"tests.faults.{module}", str(work), *arguments],
@@ -54,6 +76,8 @@ def faulty(shim: Path, tmp_path: Path) -> Run:
                 "HOME": str(tmp_path),
                 "TMPDIR": str(_folder(tmp_path, "tmp")),
                 "OMP_NUM_THREADS": "1",
+                "TORCHINDUCTOR_CACHE_DIR": str(_folder(tmp_path, "inductor")),
+                "TRITON_CACHE_DIR": str(_folder(tmp_path, "triton")),
                 "TORCHINDUCTOR_COMPILE_THREADS": "1",
             },
             capture_output=True,

@@ -61,7 +61,9 @@ class Sessions:
         self.base = work / "base"
         self.base.mkdir(parents=True)
 
-    def case(self, act: Callable[[Path, int, str, acts.Said], str], n: int, error: str) -> tuple[str, list[Call]]:
+    def case(
+        self, act: Callable[[Path, int, str, acts.Said], str], n: int, error: str
+    ) -> tuple[str, list[Call]]:
         """One session; what happened, and the calls it made."""
         self._number += 1
         folder = self._work / str(self._number)
@@ -75,10 +77,11 @@ class Sessions:
             calls = self._shim.calls
             assert outcome in {"saved", "warm"} or said.names(folder), "nothing names the path and the errno"
             forget()
-            acts.verify(folder)
+            acts.verify(folder, indexed=outcome in {"saved", "warm"})
             again = start(folder)
             assert again.misses == {}, again
             assert again.hits.get("inductor") == 1, again
+            acts.verify(folder)
         except BaseException as exc:
             calls = calls or self._shim.calls
             call = calls[n - 1] if 0 < n <= len(calls) else None
@@ -147,8 +150,15 @@ def main(work: Path) -> dict[str, Any]:
     cases = 0
     for name, sessions, act in (("first start", new, new.cold), ("later start", kept, kept.warm)):
         _, calls = sessions.case(act, 0, "EIO")
-        for call in sorted(set(calls)):
-            for error in ERRNOS:
+        for number, call in enumerate(sorted(set(calls))):
+            # What the library does to its own files was tried with every errno without torch, in store_calls.
+            private = call.place in {
+                "private folder",
+                "compiler's file",
+                "kernel",
+                "folder of private folders",
+            }
+            for error in ERRNOS if private else (ERRNOS[number % len(ERRNOS)],):
                 outcome, _ = sessions.case(act, calls.index(call) + 1, error)
                 rows.setdefault((name, call), {}).setdefault(error, []).append(outcome)
                 cases += 1
@@ -159,4 +169,4 @@ def main(work: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]))))
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.faults.shim import ERRNOS
 
@@ -45,3 +46,8 @@ def compare(section: str, table: str) -> None:
         f"{DOCUMENT.name} does not say what was seen here; if that is right, write it anew: {WRITE}=1 "
         "python -m pytest tests/faults"
     )
+
+
+def rows(told: Mapping[str, Any]) -> dict[Row, Mapping[str, Iterable[str]]]:
+    """What a script of this folder printed, as rows."""
+    return {(doing, call, place): seen for doing, call, place, seen in told["rows"]}
