@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import shutil
 import sqlite3
 import stat
@@ -287,3 +288,13 @@ def test_a_manifest_of_the_first_release_gets_uses(path: Path) -> None:
         assert manifest.uses() == []
         manifest.add_uses("local", "f1", ["u"])
         assert [use.starts for use in manifest.uses()] == [1]
+
+
+def test_making_a_manifest_is_quiet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An engine that logs verbosely hears nothing of Alembic's steps, and Alembic's level is as it was."""
+    level = logging.getLogger("alembic.runtime").level
+    with caplog.at_level(logging.INFO):
+        Manifest(tmp_path / "manifest.sqlite3")
+
+    assert [record.name for record in caplog.records if record.name.startswith("alembic")] == []
+    assert logging.getLogger("alembic.runtime").level == level
