@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from cachekit.bundle import canonical
 from cachekit.bundle.limits import DEFAULT, Limits
-from cachekit.bundle.pickles import Operation, operations
+from cachekit.bundle.opcodes import Operation, operations
 from cachekit.errors import ConfigurationError, CorruptError, LimitError
 
 TORCH_KINDS = ("inductor", "aot_autograd", "autotune")

@@ -11,25 +11,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from cachekit.bundle import canonical
 from cachekit.bundle.artifact import KEY_PATTERNS, Reference, Requires, check_key, check_requires
 from cachekit.bundle.bundle import SCHEMA, Bundle, Entry, Tombstone
 from cachekit.bundle.coverage import Coverage, Range, Shape, ShapeRow, Unit
+from cachekit.bundle.fields import DIGEST, Fields, refuse_text
 from cachekit.bundle.limits import DEFAULT, Limits
 from cachekit.errors import ConfigurationError, CorruptError, LimitError, NewerSchemaError
 
 MIN_READER = 1
 """The oldest release, by its schema, that may use what is written here."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEED = re.compile(rf"(?:{'|'.join(KEY_PATTERNS)}):[0-9a-f]{{64}}")
 
 _INFINITY = (1 << 63) - 1
-
-Item = TypeVar("Item")
 
 
 def to_payload(bundle: Bundle) -> bytes:
@@ -118,102 +116,6 @@ def coverage_from_json(value: Any, limits: Limits = DEFAULT) -> Coverage:
     )
 
 
-class Fields:
-    """One JSON object, read by name with the type checked; errors name the place."""
-
-    def __init__(self, value: Any, place: str, limits: Limits) -> None:
-        if not isinstance(value, dict):
-            raise CorruptError(f"{place} is not an object")
-        self._value = value
-        self._place = place
-        self._limits = limits
-
-    @property
-    def limits(self) -> Limits:
-        """What the document is read under."""
-        return self._limits
-
-    def refuse_newer(self, schema: int) -> None:
-        """Refuse a document that names a later reader than `schema`.
-
-        Raises:
-            NewerSchemaError: it does.
-        """
-        oldest = self.integer("min_reader")
-        if self.integer("schema") < 1 or oldest < 1:
-            raise CorruptError(f"{self._place} has no valid schema")
-        if oldest > schema:
-            raise NewerSchemaError(
-                f"{self._place} needs a release that reads schema {oldest}; this one reads {schema}: upgrade cachekit"
-            )
-
-    def value(self, name: str) -> Any:
-        """Return whatever is under `name`."""
-        try:
-            return self._value[name]
-        except KeyError:
-            raise CorruptError(f"{self._place} lacks {name!r}") from None
-
-    def has(self, name: str) -> bool:
-        """Tell whether there is anything under `name`."""
-        return name in self._value
-
-    def text(self, name: str, limit: int | None = None) -> str:
-        """Return text of at most `limit` characters, by default as many as a name may have."""
-        value, limit = self.value(name), self._limits.max_name_chars if limit is None else limit
-        if not isinstance(value, str) or not _is_unicode(value):
-            raise CorruptError(f"{self._place}: {name} is not text")
-        if len(value) > limit:
-            raise LimitError(f"{self._place}: {name} has {len(value)} characters; at most {limit} are read")
-        return value
-
-    def digest(self, name: str) -> str:
-        """Return 64 hex digits."""
-        value = self.text(name)
-        if _DIGEST.fullmatch(value) is None:
-            raise CorruptError(f"{self._place}: {name} is not a sha256 in hex")
-        return value
-
-    def integer(self, name: str, limit: int | None = None) -> int:
-        """Return an integer from 0 to `limit`, by default the largest that is read."""
-        value, limit = self.value(name), self._limits.max_integer if limit is None else limit
-        if type(value) is not int or value < 0:
-            raise CorruptError(f"{self._place}: {name} is not a natural number")
-        if value > limit:
-            raise LimitError(f"{self._place}: {name} is larger than {limit}")
-        return value
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        """Return an object."""
-        value = self.value(name)
-        if not isinstance(value, dict):
-            raise CorruptError(f"{self._place}: {name} is not an object")
-        return value
-
-    def array(self, name: str, limit: int) -> list[Any]:
-        """Return a list of at most `limit` items."""
-        value = self.value(name)
-        if not isinstance(value, list):
-            raise CorruptError(f"{self._place}: {name} is not a list")
-        if len(value) > limit:
-            raise LimitError(f"{self._place}: {len(value)} {name}; at most {limit} are read")
-        return value
-
-    def texts(self, name: str, limit: int, pattern: re.Pattern[str]) -> tuple[str, ...]:
-        """Return texts that all match `pattern`."""
-        values = self.array(name, limit)
-        if not all(isinstance(value, str) and pattern.fullmatch(value) for value in values):
-            raise CorruptError(f"{self._place}: {name} holds something else")
-        return tuple(values)
-
-    def items(self, name: str, limit: int, read: Callable[[Fields], Item]) -> tuple[Item, ...]:
-        """Return what `read` makes of each object in a list of at most `limit`."""
-        values = self.array(name, limit)
-        return tuple(
-            read(Fields(value, f"{name}[{index}]", self._limits)) for index, value in enumerate(values)
-        )
-
-
 def _refuse_total(entries: tuple[Entry, ...], spare: tuple[Entry, ...], limits: Limits) -> None:
     """Refuse entries that are too much together, though each of them is not."""
     inline = sum(len(entry.inline) for entry in (*entries, *spare) if entry.inline is not None)
@@ -224,14 +126,6 @@ def _refuse_total(entries: tuple[Entry, ...], spare: tuple[Entry, ...], limits: 
     total = sum(entry.raw_size for entry in entries)
     if total > limits.max_bytes:
         raise LimitError(f"artifacts of {total} bytes in all; at most {limits.max_bytes} are read")
-
-
-def _is_unicode(text: str) -> bool:
-    """Tell whether `text` can be written anywhere: JSON can say half of a surrogate pair, a database cannot."""
-    try:
-        return text.isascii() or bool(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        return False
 
 
 def _entry_json(entry: Entry) -> Mapping[str, Any]:
@@ -302,7 +196,7 @@ def _requires(fields: Fields) -> Requires:
     result = tuple((pair[0], pair[1]) for pair in pairs)
     check_requires(result)
     for text in (text for pair in result for text in pair):
-        _refuse_text(text, "a requirement", fields.limits.max_note_chars)
+        refuse_text(text, "a requirement", fields.limits.max_note_chars)
     return result
 
 
@@ -313,15 +207,8 @@ def _partners(fields: Fields) -> tuple[str, ...]:
             raise CorruptError("a partner is not text")
         reference = Reference.parse(text)
         check_key("inductor", reference.key)
-        _refuse_text(reference.guards, "the guards of a partner", fields.limits.max_guards_bytes)
+        refuse_text(reference.guards, "the guards of a partner", fields.limits.max_guards_bytes)
     return tuple(texts)
-
-
-def _refuse_text(text: str, what: str, limit: int) -> None:
-    if not _is_unicode(text):
-        raise CorruptError(f"{what} is not text")
-    if len(text) > limit:
-        raise LimitError(f"{what} has {len(text)} characters; at most {limit} are read")
 
 
 def _tombstone(fields: Fields) -> Tombstone:
@@ -365,7 +252,7 @@ def _ranges(fields: Fields) -> tuple[Range, ...]:
 def _range(value: Any, limits: Limits) -> Range:
     match value:
         case [str(name), int(low), int(high) | (None as high)] if bool not in (type(low), type(high)):
-            _refuse_text(name, "a symbol", limits.max_name_chars)
+            refuse_text(name, "a symbol", limits.max_name_chars)
             # torch writes its own infinity, the largest 64-bit number, where a size has no bound.
             if max(abs(low), abs(high or 0)) > max(_INFINITY, limits.max_integer):
                 raise LimitError(f"a range of {name} reaches beyond {_INFINITY}")
@@ -374,7 +261,7 @@ def _range(value: Any, limits: Limits) -> Range:
 
 
 def _row(fields: Fields) -> ShapeRow:
-    units = fields.texts("units", fields.limits.max_units, _DIGEST)
+    units = fields.texts("units", fields.limits.max_units, DIGEST)
     try:
         return ShapeRow(Shape.parse(fields.text("shape", fields.limits.max_note_chars)), units)
     except ConfigurationError as exc:

@@ -16,9 +16,22 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from cachekit.bundle.limits import Limits
+from cachekit.bundle.opcodes import (
+    BYTES_WIDTH,
+    GET_WIDTH,
+    LONG_WIDTH,
+    MAX_NAME,
+    MEMOIZE,
+    NUMBERS,
+    OPAQUE,
+    PUT_WIDTH,
+    SKIPPED,
+    STOP,
+    TEXT_WIDTH,
+    lines,
+    sized,
+)
 from cachekit.errors import CorruptError, LimitError
-
-_MAX_TEXT = 255
 
 
 class Kind(Enum):
@@ -87,99 +100,6 @@ def follow(data: bytes, rules: Rules, start: int = 0) -> int:
 
 
 _MARK = object()
-_MEMOIZE = 0x94
-_NUMBERS = {
-    0x4E: 0,  # NONE
-    0x88: 0,  # NEWTRUE
-    0x89: 0,  # NEWFALSE
-    0x4B: 1,  # BININT1
-    0x4D: 2,  # BININT2
-    0x4A: 4,  # BININT
-    0x47: 8,  # BINFLOAT
-}
-_OPAQUE = frozenset(b"]}\x8f")  # EMPTY_LIST, EMPTY_DICT, EMPTY_SET
-_TEXT_WIDTH = {0x8C: 1, 0x58: 4, 0x8D: 8}  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
-_BYTES_WIDTH = {0x43: 1, 0x42: 4, 0x8E: 8}  # SHORT_BINBYTES, BINBYTES, BINBYTES8
-_LONG_WIDTH = {0x8A: 1, 0x8B: 4}  # LONG1, LONG4
-_GET_WIDTH = {0x68: 1, 0x6A: 4}  # BINGET, LONG_BINGET
-_PUT_WIDTH = {0x71: 1, 0x72: 4}  # BINPUT, LONG_BINPUT
-_SKIPPED = {0x80: 1, 0x95: 8}  # PROTO, FRAME
-_STOP = 0x2E
-
-
-class Operation(Enum):
-    """What an opcode does, as far as a search for names and the values behind them cares."""
-
-    TEXT = "pushes text, its operand"
-    RECALL = "pushes what was stored under its operand"
-    STORE = "stores the value on top, under its operand if there is one"
-    COLLECT = "makes or marks a tuple, or says something about the pickle"
-    OTHER = "anything else"
-
-
-_COLLECT = frozenset(b"(t\x85\x86\x87\x80\x95")  # MARK, TUPLE, TUPLE1 to 3, PROTO, FRAME
-_FIXED = {**_NUMBERS, **_GET_WIDTH, **_PUT_WIDTH, **_SKIPPED}
-_SIZED = {**_TEXT_WIDTH, **_BYTES_WIDTH, **_LONG_WIDTH, 0x96: 8}  # and BYTEARRAY8
-
-
-def operations(data: bytes, limits: Limits) -> Iterator[tuple[Operation, bytes]]:
-    """Step through a pickle that is only searched: what each opcode does, and its operand for those that matter.
-
-    Raises:
-        CorruptError: it is not a pickle, or holds what no pickler writes.
-        LimitError: it has more opcodes than `limits` allow.
-    """
-    at = 0
-    for _ in range(limits.max_opcodes):
-        code = data[at : at + 1]
-        if not code:
-            raise CorruptError("pickle is cut short")
-        if code[0] == _STOP:
-            return
-        start, at = _operand(data, code[0], at + 1)
-        yield _operation(code[0], data, start, at)
-    raise LimitError(f"pickle has more than {limits.max_opcodes} opcodes")
-
-
-def _operation(code: int, data: bytes, start: int, end: int) -> tuple[Operation, bytes]:
-    if code in _TEXT_WIDTH:
-        return Operation.TEXT, data[start:end]
-    if code in _GET_WIDTH:
-        return Operation.RECALL, data[start:end]
-    if code == _MEMOIZE or code in _PUT_WIDTH:
-        return Operation.STORE, data[start:end]
-    return (Operation.COLLECT if code in _COLLECT else Operation.OTHER), b""
-
-
-def _operand(data: bytes, code: int, at: int) -> tuple[int, int]:
-    """Return where the operand of the opcode before `at` begins and ends."""
-    if code in _FIXED:
-        return at, at + _FIXED[code]
-    if code in _SIZED:
-        return _sized(data, at, _SIZED[code])
-    if code == 0x63:
-        return at, _lines(data, at)[1] + 1
-    if code in (0x28, _MEMOIZE) or code in _OPAQUE or code in _Machine.STEPS:
-        return at, at
-    raise CorruptError(f"opcode 0x{code:02x} is not one that torch's pickler writes")
-
-
-def _sized(data: bytes, at: int, width: int) -> tuple[int, int]:
-    """Return where a counted operand begins and ends."""
-    start = at + width
-    end = start + int.from_bytes(data[at:start], "little")
-    if end > len(data):
-        raise CorruptError("pickle is cut short")
-    return start, end
-
-
-def _lines(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the two lines of a global end."""
-    middle = data.find(b"\n", at, at + 2 * _MAX_TEXT)
-    end = data.find(b"\n", middle + 1, middle + 2 * _MAX_TEXT)
-    if middle < 0 or end < 0:
-        raise CorruptError("pickle imports under a name without end")
-    return middle, end
 
 
 class _Machine:
@@ -206,25 +126,25 @@ class _Machine:
                 end = at + 1 + data[at]
                 push(data[at + 1 : end])
                 at = end
-                if data[at] == _MEMOIZE:
+                if data[at] == MEMOIZE:
                     memo[len(memo)] = stack[-1]
                     at += 1
-            elif code == _MEMOIZE:
+            elif code == MEMOIZE:
                 memo[len(memo)] = self._top()
-            elif code in _NUMBERS:
+            elif code in NUMBERS:
                 push(number)
-                at += _NUMBERS[code]
-            elif code in _GET_WIDTH:
-                end = at + _GET_WIDTH[code]
+                at += NUMBERS[code]
+            elif code in GET_WIDTH:
+                end = at + GET_WIDTH[code]
                 push(memo[int.from_bytes(data[at:end], "little")])
                 at = end
             elif code == 0x28:
                 push(_MARK)
-            elif code in _OPAQUE:
+            elif code in OPAQUE:
                 push(None)
             elif code in steps:
                 steps[code](self)
-            elif code == _STOP:
+            elif code == STOP:
                 self._pop()
                 if stack:
                     break
@@ -237,26 +157,26 @@ class _Machine:
 
     def _rare(self, code: int, at: int) -> int:
         """Do an opcode with an operand that is not worth a place in the loop; returns where the next one is."""
-        if code in _TEXT_WIDTH:
-            start, at = _sized(self._data, at, _TEXT_WIDTH[code])
-            self._stack.append(self._data[start:at] if at - start <= _MAX_TEXT else Kind.TEXT)
-        elif code in _BYTES_WIDTH:
-            start, at = _sized(self._data, at, _BYTES_WIDTH[code])
+        if code in TEXT_WIDTH:
+            start, at = sized(self._data, at, TEXT_WIDTH[code])
+            self._stack.append(self._data[start:at] if at - start <= MAX_NAME else Kind.TEXT)
+        elif code in BYTES_WIDTH:
+            start, at = sized(self._data, at, BYTES_WIDTH[code])
             self._stack.append(Span(start, at))
-        elif code in _LONG_WIDTH:
-            _, at = _sized(self._data, at, _LONG_WIDTH[code])
+        elif code in LONG_WIDTH:
+            _, at = sized(self._data, at, LONG_WIDTH[code])
             self._stack.append(Kind.NUMBER)
         elif code == 0x96:  # BYTEARRAY8: opaque, because it can change
-            _, at = _sized(self._data, at, 8)
+            _, at = sized(self._data, at, 8)
             self._stack.append(None)
-        elif code in _PUT_WIDTH:
-            end = at + _PUT_WIDTH[code]
+        elif code in PUT_WIDTH:
+            end = at + PUT_WIDTH[code]
             self._put(int.from_bytes(self._data[at:end], "little"))
             at = end
-        elif code in _SKIPPED:
-            at += _SKIPPED[code]
+        elif code in SKIPPED:
+            at += SKIPPED[code]
         elif code == 0x63:  # GLOBAL: two lines
-            middle, end = _lines(self._data, at)
+            middle, end = lines(self._data, at)
             self._import(self._data[at:middle], self._data[middle + 1 : end])
             at = end + 1
         else:
@@ -285,11 +205,16 @@ class _Machine:
         return value
 
     def _pop_to_mark(self) -> list[Value]:
-        items = []
-        while self._stack[-1] is not _MARK:
-            items.append(self._pop())
-        self._stack.pop()
-        items.reverse()
+        stack = self._stack
+        at = len(stack) - 1
+        while stack[at] is not _MARK:  # where there is none, this runs off the front
+            at -= 1
+        items = stack[at + 1 :]
+        del stack[at:]
+        if Global in map(type, items):  # seldom, and looking one by one takes long
+            for item in reversed(items):
+                if isinstance(item, Global) and item.guarded:
+                    self._rules.called(item, None)
         return items
 
     def _import(self, module: Value, name: Value) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachekit.bundle import DEFAULT, Limits, scan
-from cachekit.bundle.pickles import Operation, operations
+from cachekit.bundle import DEFAULT, Limits, opcodes, pickles, scan
+from cachekit.bundle.opcodes import Operation, operations
 from cachekit.errors import CorruptError, LimitError
 
 VALUES = st.recursive(
@@ -65,6 +65,11 @@ def test_cut_short_is_corrupt(value: Any, protocol: int, data: st.DataObject) ->
     length = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(CorruptError):
         list(operations(whole[:length], DEFAULT))
+
+
+def test_both_readers_of_pickles_know_the_same_opcodes() -> None:
+    """What can be followed can be searched, and the other way round."""
+    assert set(pickles._Machine.STEPS) == opcodes.STEPS
 
 
 def test_large_memos_are_followed() -> None:
