@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -75,15 +76,18 @@ def process(tmp_path: Path) -> Run:
     ``process(script, name=value, ...)``: the values are variables of the script; ``store`` is one that names a
     cachekit folder that lasts for the test. The script ends with ``tell(fact=...)``.
     """
+    return functools.partial(run_script, folder=tmp_path)
 
-    def run(script: str, *, environment: dict[str, str] | None = None, **values: Any) -> dict[str, Any]:
-        started = Started(script, tmp_path, environment or {}, values)
-        code = started.end()
-        assert code == 0, started.stderr[-4000:]
-        assert len(started.told) == 1, started.stdout[-2000:] + started.stderr[-4000:]
-        return {**started.told[0], "stderr": started.stderr}
 
-    return run
+def run_script(
+    script: str, folder: Path, *, environment: dict[str, str] | None = None, **values: Any
+) -> dict[str, Any]:
+    """What a script told that ran in an interpreter of its own, with ``folder`` for its files."""
+    started = Started(script, folder, environment or {}, values)
+    code = started.end()
+    assert code == 0, started.stderr[-4000:]
+    assert len(started.told) == 1, started.stdout[-2000:] + started.stderr[-4000:]
+    return {**started.told[0], "stderr": started.stderr}
 
 
 @pytest.fixture
