@@ -150,3 +150,62 @@ def test_work_that_fails_is_told_and_the_next_request_runs(caplog: pytest.LogCap
 
     assert saver.wait(saver.request(), TIMEOUT_S)
     assert runs == [0, 1]
+
+
+def test_a_request_outlives_a_thread_that_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the limit on threads is reached, or the interpreter ends, whoever waits does the work."""
+    ran: list[threading.Thread] = []
+    saver = Saver(lambda: ran.append(threading.current_thread()), name="test-save")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        ticket = saver.request()
+        assert ran == []
+        assert saver.wait(ticket, TIMEOUT_S)
+
+    assert ran == [threading.current_thread()]
+    assert saver.wait(saver.request(), TIMEOUT_S)
+    assert ran[1] is not ran[0]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_interrupt_while_requesting_loses_nothing(monkeypatch: pytest.MonkeyPatch, started: bool) -> None:
+    """Before or after the thread began: the request is worked off once, and nobody waits for ever."""
+    ran: list[int] = []
+    saver = Saver(lambda: ran.append(1), name="test-save")
+    real = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if started:
+            real(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saver.request()
+
+    assert saver.wait(timeout=TIMEOUT_S)
+    assert ran == [1]
+
+
+def test_an_interrupted_wait_can_be_repeated(
+    saver: Saver, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever interrupts a wait leaves the work to its thread."""
+    ticket = saver.request()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver._change, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saver.wait(ticket)
+    work.go.release()
+
+    assert saver.wait(ticket, TIMEOUT_S)
