@@ -1,9 +1,10 @@
-"""Working beside a thread that generates, so that it hardly notices.
+"""Working beside another thread, so that neither waits long for the other.
 
 Two of the interpreter's settings decide how long a thread stands still while another one works in Python, and both
 are the process's: how often the interpreter lock changes hands (5 ms, so each operator of an eager step may wait that
-long), and when the garbage collector walks over everything (0.3 s with torch in memory; whoever allocates next pays).
-While something of ours works in the background the first is short and the second waits; then both are put back.
+long, and each file that one thread writes while another scans), and when the garbage collector walks over everything
+(0.3 s with torch in memory, and all threads wait). While we work the first is short and the second waits; then both
+are put back.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 from cachekit.runtime.forks import renew_in_child
 
 SWITCH_INTERVAL_S = 0.0005
 """A tenth of Python's own; a change of hands costs some microseconds."""
+
+_LET_GO_S = 0.0001
+_NEVER = 1 << 30
+"""So many collections of the younger generations before the whole heap is looked at."""
 
 
 class _Manners:
@@ -28,17 +34,21 @@ class _Manners:
         self._lock = threading.RLock()
         self._users = 0
         self._interval = 0.0
-        self._collected = False
+        self._threshold = 0
         renew_in_child(self)
 
     def enter(self) -> None:
         with self._lock:
-            if self._users == 0:
-                self._interval = sys.getswitchinterval()
-                self._collected = gc.isenabled()
-                sys.setswitchinterval(min(self._interval, SWITCH_INTERVAL_S))
-                gc.disable()
             self._users += 1
+            if self._users > 1:
+                return
+            self._interval = sys.getswitchinterval()
+            young, middle, self._threshold = gc.get_threshold()
+            sys.setswitchinterval(min(self._interval, SWITCH_INTERVAL_S))
+            # Not off: what is young is cheap to look at as long as it is looked at often.
+            gc.set_threshold(young, middle, _NEVER)
+        # Who waits for the interpreter lock already does so by the old interval, unless it is let go once.
+        time.sleep(_LET_GO_S)
 
     def leave(self) -> None:
         with self._lock:
@@ -53,8 +63,8 @@ class _Manners:
 
     def _put_back(self) -> None:
         sys.setswitchinterval(self._interval)
-        if self._collected:
-            gc.enable()
+        young, middle, _ = gc.get_threshold()
+        gc.set_threshold(young, middle, self._threshold)
 
 
 _manners = _Manners()
@@ -62,7 +72,7 @@ _manners = _Manners()
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Around work on a thread of ours that may take long. Re-entrant, from several threads."""
+    """Around work beside another thread that may take long. Re-entrant, from several threads."""
     _manners.enter()
     try:
         yield

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, megacache, unmet
 from cachekit.errors import CachekitError
 from cachekit.runtime import compiler, kernels, portions, torch_private
+from cachekit.runtime.background import quietly
 from cachekit.runtime.process import PrivateFolder
 from cachekit.runtime.stopwatch import Stopwatch
 
@@ -66,10 +67,13 @@ def _install_usable(store: Any, entries: Sequence[Entry], done: Installed, steps
         with steps("read"):
             return read_entries(store, portion)
 
-    for loaded in portions.ahead(portions.split(entries), read):
-        artifacts = _readable(loaded, done)
-        del loaded  # or its bytes would be kept through the loading
-        _load(artifacts, done, steps)
+    with (
+        quietly()
+    ):  # for each other's sake: whoever writes or unpacks lets the interpreter lock go all the time
+        for loaded in portions.ahead(portions.split(entries), read):
+            artifacts = _readable(loaded, done)
+            del loaded  # or its bytes would be kept through the loading
+            _load(artifacts, done, steps)
 
 
 def _install_kernels(
