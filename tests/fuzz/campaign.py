@@ -2,19 +2,23 @@
 
     make fuzz FUZZ_SECONDS=1800
 
-Findings are printed as bytes in hex and make the exit status 1; the corpus and ``README.md`` are written all the same.
+Findings are printed as bytes in hex and make the exit status 1; the corpus, ``runs.json`` and ``README.md`` are written
+all the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import math
 import platform
 import sys
 import tempfile
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz import processes, samples
 from tests.fuzz.targets import TARGETS
@@ -26,21 +30,25 @@ _ONE_FILE = 32 * 1024
 _WEIGHTS = {"pickle": 4, "document": 3, "store": 3, "wire": 3, "coverage": 2, "guards": 2}
 """How much more time than the others a target gets: there is more behind it."""
 
-_README = """# The last long run
+_HERE = Path(__file__).parent
+_README = """# Long runs
 
-Written by `make fuzz`; do not edit. How it works: `targets.py` says what each target promises, `guided.py` is the
-process that Atheris runs in, `corpus/` is what was kept. Every run of the tests fuzzes for two minutes from there.
+Written by `make fuzz` from `runs.json`; do not edit. How it works: `targets.py` says what each target promises, `guided.py`
+is the process that Atheris runs in, `corpus/` is what was kept. Every run of the tests fuzzes for two minutes from there.
 
-{when}, Python {python}, Atheris {atheris}, {cpu}: {seconds} seconds of coverage-guided fuzzing on one
-core, {executions:,} executions, {crashes} findings. At most {memory} MB of memory, {one} seconds and {size} KiB
-for one input.
+In all: {seconds:,} seconds of coverage-guided fuzzing on one core, {executions:,} executions, {findings} findings.
+An input that takes {one} seconds or {memory} MB of memory is a finding; inputs have up to {size} KiB.
 
-| target | seconds | executions | coverage counters | features | corpus files | corpus bytes | findings |
+| run | Python | Atheris | machine | seconds | executions | findings |
+|---|---|---|---|---|---|---|
+{runs}
+
+| target | seconds | executions | counters | features | corpus files | corpus bytes | findings |
 |---|---|---|---|---|---|---|---|
-{rows}
+{targets}
 
-Counters are those of Atheris: edges of the instrumented modules (`cachekit.bundle`, `cachekit.store`,
-`cachekit.identity.fingerprint`) that were reached, and features tell how often.
+Seconds, executions and findings are those of all runs, counters and features those of the last: Atheris counts the edges
+of `cachekit.bundle`, `cachekit.store` and `cachekit.identity.fingerprint` that were reached, and features tell how often.
 """
 
 
@@ -57,15 +65,15 @@ def main() -> int:
     outcomes, weights = [], sum(_WEIGHTS.get(name, 1) for name in arguments.targets)
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.targets:
-            share = arguments.seconds * _WEIGHTS.get(name, 1) // weights
-            outcome = _one(name, max(1, share), Path(scratch) / name)
+            share = math.ceil(arguments.seconds * _WEIGHTS.get(name, 1) / weights)
+            outcome = _one(name, share, Path(scratch) / name)
             print(f"{name}: {outcome.executions} executions, {outcome.counters} counters", flush=True)
             outcomes.append(outcome)
     broken = [outcome for outcome in outcomes if outcome.reproducer is not None]
     for outcome in broken:
         print(outcome.complaint(), flush=True)
     if set(arguments.targets) == set(TARGETS):
-        (Path(__file__).parent / "README.md").write_text(_readme(outcomes), encoding="utf-8")
+        _write_down(outcomes)
     return 1 if broken else 0
 
 
@@ -101,27 +109,60 @@ def _replace(folder: Path, inputs: list[bytes]) -> None:
         (folder / digest).write_bytes(data)
 
 
-def _readme(outcomes: list[processes.Outcome]) -> str:
-    rows = []
-    for outcome in outcomes:
-        sizes = [path.stat().st_size for path in (processes.CORPUS / outcome.target).iterdir()]
-        rows.append(
-            f"| {outcome.target} | {outcome.seconds} | {outcome.executions:,} | {outcome.counters} "
-            f"| {outcome.features} "
-            f"| {len(sizes)} | {sum(sizes):,} | {int(outcome.reproducer is not None)} |"
+def _write_down(outcomes: list[processes.Outcome]) -> None:
+    """Add this run to ``runs.json`` and write ``README.md`` anew from it."""
+    path = _HERE / "runs.json"
+    runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    facts = {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "atheris": version("atheris"),
+        "machine": platform.machine(),
+    }
+    targets = {
+        outcome.target: {
+            "seconds": outcome.seconds,
+            "executions": outcome.executions,
+            "counters": outcome.counters,
+            "features": outcome.features,
+            "findings": int(outcome.reproducer is not None),
+        }
+        for outcome in outcomes
+    }
+    runs.append({**facts, "targets": targets})
+    path.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    (_HERE / "README.md").write_text(readme(runs), encoding="utf-8")
+
+
+def readme(runs: list[dict[str, Any]]) -> str:
+    """What people read about all runs, and about the corpus as it is."""
+
+    def total(name: str, chosen: list[dict[str, Any]], target: str | None = None) -> int:
+        return sum(
+            facts[name]
+            for run in chosen
+            for found, facts in run["targets"].items()
+            if target in (None, found)
         )
+
+    rows = []
+    for name, last in runs[-1]["targets"].items():
+        sizes = [path.stat().st_size for path in (processes.CORPUS / name).iterdir()]
+        done = [f"{total(one, runs, name):,}" for one in ("seconds", "executions")]
+        reached = [f"{last[one]:,}" for one in ("counters", "features")]
+        kept = [f"{len(sizes):,}", f"{sum(sizes):,}", f"{total('findings', runs, name)}"]
+        rows.append(f"| {' | '.join([name, *done, *reached, *kept])} |")
     return _README.format(
-        when=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        python=platform.python_version(),
-        atheris=version("atheris"),
-        cpu=platform.machine(),
-        seconds=sum(outcome.seconds for outcome in outcomes),
-        executions=sum(outcome.executions for outcome in outcomes),
-        crashes=sum(outcome.reproducer is not None for outcome in outcomes),
-        memory=processes.MEMORY_MB,
+        **{name: total(name, runs) for name in ("seconds", "executions", "findings")},
         one=processes.ONE_INPUT_S,
+        memory=processes.MEMORY_MB,
         size=processes.MAX_INPUT // 1024,
-        rows="\n".join(rows),
+        runs="\n".join(
+            f"| {run['date']} | {run['python']} | {run['atheris']} | {run['machine']} | {total('seconds', [run]):,} "
+            f"| {total('executions', [run]):,} | {total('findings', [run])} |"
+            for run in runs
+        ),
+        targets="\n".join(rows),
     )
 
 

@@ -104,11 +104,12 @@ def _run(target: str, arguments: list[str], *, limit: int) -> tuple[int, str]:
 def _outcome(target: str, seconds: int, code: int, log: str, scratch: Path) -> Outcome:
     last = (_LAST.findall(log.encode()) or [(b"0", b"0", b"0")])[-1]
     runs = re.search(r"stat::number_of_executed_units: (\d+)", log)
+    took = re.search(r"Done \d+ runs in (\d+) second", log)
     found = sorted(scratch.glob("found-*"), key=lambda path: path.stat().st_mtime)
     reproducer = found[-1].read_bytes() if found else b""
     return Outcome(
         target,
-        seconds,
+        int(took[1]) if took else seconds,
         int(runs[1]) if runs else 0,
         int(last[0]),
         int(last[1]),
