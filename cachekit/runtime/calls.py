@@ -25,6 +25,11 @@ from cachekit.runtime.units import dynamic_units, static_unit
 Labeller = Callable[[str, Sequence[Any], Mapping[str, Any]], "Shape | None"]
 
 
+def unnamed(*_: Any) -> Shape | None:
+    """The labeller that can tell nothing."""
+    return None
+
+
 class Host(Protocol):
     """What the calls need of their session; none of these raises."""
 

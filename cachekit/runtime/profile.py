@@ -98,6 +98,7 @@ class Profile:
         self._used: set[str] = set()
         self._uncounted: set[str] = set()
         self._in_save = _NOTHING
+        self._meanwhile: dict[str, Artifact] = {}
         renew_in_child(self)
         if bundle is not None:
             if offer_all:
@@ -114,6 +115,7 @@ class Profile:
         needed = {entry.key: entry.requires for entry in reversed(bundle.entries) if entry.kind == "inductor"}
         with self._lock:
             self.bundle, self._kept_units, self._in_save = bundle, units, _NOTHING
+            self._meanwhile.clear()
             self._known |= known.keys()
             self._kept |= kept
             self._kept_kernels |= kernels
@@ -131,6 +133,8 @@ class Profile:
                     needs.graphs.add(identity)
                 if identity not in self._kept:
                     self._new[identity] = artifact  # of two results for one kernel the last one is in use
+                elif self._in_save:
+                    self._meanwhile[identity] = artifact  # and would be lost if the save fails
             self._new_kernels |= needs.kernels.keys() - self._kept_kernels
         return needs
 
@@ -240,8 +244,10 @@ class Profile:
         with self._lock:
             self._in_save = _NOTHING
             for artifact in pending.artifacts:
-                self._new.setdefault(artifact.identity.id, artifact)
-                self._kept.discard(artifact.identity.id)
+                identity = artifact.identity.id
+                self._new.setdefault(identity, self._meanwhile.get(identity, artifact))
+                self._kept.discard(identity)
+            self._meanwhile.clear()
             self._new_kernels |= pending.kernel_paths
             self._kept_kernels -= pending.kernel_paths
             for unit, kernels in pending.units:

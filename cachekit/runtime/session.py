@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
-from cachekit.runtime import counters, endings, places, recorder, switches
+from cachekit.runtime import counters, endings, places, proof, recorder, switches
 from cachekit.runtime.backend import Call, Graph, SessionBackend
-from cachekit.runtime.calls import Calls, Labeller
+from cachekit.runtime.calls import Calls, Labeller, unnamed
 from cachekit.runtime.facts import Facts
 from cachekit.runtime.forks import renew_in_child
 from cachekit.runtime.generations import Generations
@@ -66,7 +66,7 @@ class Session:
         self.facts = Facts()
         self.story = Story()
         self.profile: Profile | None = None
-        self.label: Labeller = label or _unnamed
+        self.label: Labeller = label or unnamed
         self._identify = identify
         self._cpp_requirements = cpp_requirements
         self._pid = os.getpid()
@@ -113,9 +113,7 @@ class Session:
                 self.facts.note(off)
             self.profile = self._profile_now()
             if self.plan.scope == "caller":
-                self.facts.note(
-                    "the engine compiles by itself: attribution holds while this is the only session"
-                )
+                self.facts.note("the engine compiles: attribution holds while this is the only session")
             endings.close_at_exit(self)
             self._bound = True
         if not self.live():
@@ -203,8 +201,8 @@ class Session:
         return self._raise_strict if self.settings.mode == "strict" and not self._closed else None
 
     def _raise_strict(self) -> None:
-        why = "the installed bundle does not cover it" if self.facts.installed else "; ".join(self._reasons())
-        raise StrictMissError(f"CACHEKIT_MODE=strict, and this call would compile: {why}")
+        why = ["the installed bundle does not cover it"] if self.facts.installed else self.report().reasons
+        raise StrictMissError(f"CACHEKIT_MODE=strict, and this call would compile: {'; '.join(why)}")
 
     def observed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call`` with what it compiles attributed and its shape registered; ``name`` names the denoiser."""
@@ -244,21 +242,16 @@ class Session:
 
     def _settle(self) -> None:
         """After a generation: a save where the mode wants one, and one line in the log for the first."""
-        first = not self._ran
-        if first:
-            with self._lock:
-                first, self._ran = not self._ran, True
-        if (first or self._dirty) and self._saves and self.settings.save == "auto":
+        with self._lock:
+            first, self._ran = not self._ran, True
+        dirty = self._profiles is not None and self._profiles.dirty
+        if (first or dirty) and self._saves and self.settings.save == "auto":
             self._saver.request()
         if first:
             self.story.started(self.report)
             if self.facts.inert:
                 told = "a bundle was installed, what it covers ran, and nothing of it was hit: %s"
                 self.story.trouble("inert", f"cachekit: {told}", "; ".join(self.report().reasons))
-
-    @property
-    def _dirty(self) -> bool:
-        return self._profiles is not None and self._profiles.dirty
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -286,48 +279,15 @@ class Session:
         if self._profiles is not None:
             self._profiles.publish()
 
-    # --- proof -----------------------------------------------------------------------------------------------------
-
     def report(self) -> Report:
         """What was found, hit and saved so far, see :class:`~cachekit.runtime.report.Report`."""
-        facts, profile = self.facts, self.profile
-        return Report(
-            state=self.state,
-            mode=self.settings.mode,
-            fingerprint=profile.fingerprint.id if profile else None,
-            generation=profile.bundle.generation if profile and profile.bundle else None,
-            installed=dict(facts.installed),
-            skipped=dict(facts.skipped),
-            hits=facts.hits,
-            misses=dict(facts.tally.misses),
-            bypasses=dict(facts.tally.bypasses),
-            load_s=facts.load_s,
-            steps=facts.steps.seconds,
-            first_calls_s=facts.calls_s,
-            covered_calls_s=facts.warm_calls_s,
-            cold_s=facts.cold_s or 0.0,
-            effective=facts.effective,
-            inert=facts.inert,
-            shapes=tuple(shape.label for shape in profile.shapes()) if profile else (),
-            saved_generations=tuple(facts.saved),
-            reasons=tuple(self._reasons()),
-            counters=dict(facts.tally.raw),
-        )
+        mode = self.settings.mode
+        return proof.report(self.facts, self.profile, self._profiles, state=self.state, mode=mode)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
         """Who the pipeline was when it last compiled; None if binding failed."""
         return self.profile.fingerprint if self.profile else None
-
-    def _reasons(self) -> list[str]:
-        """Everything noted, and where nothing was hit, the nearest stored fingerprint and what differs."""
-        profile = self.profile
-        if self._profiles is None or profile is None or self.facts.hits:
-            return list(self.facts.reasons)
-        if self.facts.installed and not self.facts.inert:
-            return list(self.facts.reasons)  # nothing that the bundle covers ran yet
-        bundle = profile.bundle if self.facts.installed else None  # what this session saved explains nothing
-        return [*self.facts.reasons, self._profiles.explanation(profile, bundle)]
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +325,7 @@ class Session:
             log.debug("cachekit could not put something back", exc_info=error)
             self.facts.note(f"not put back: {type(error).__name__}: {error}")
         self._identify = _nobody
-        self.label = _unnamed  # both held the pipeline
+        self.label = unnamed  # both held the pipeline
         if ends:
             self.story.closed(self.report)
 
@@ -383,10 +343,6 @@ class Session:
 def _leave(pid: int) -> None:
     if os.getpid() == pid:  # what a forked child drops is its parent's
         shared.leave()
-
-
-def _unnamed(*_: Any) -> None:
-    return None
 
 
 def _nobody() -> Fingerprint:

@@ -267,6 +267,21 @@ def test_a_failed_save_gives_everything_back(artifacts: Artifacts) -> None:
     assert [row.shape for row in again.shapes] == [Shape(8, 8, 1)]
 
 
+def test_a_result_that_comes_during_a_save_is_kept_if_it_fails() -> None:
+    """The last result is the one in use; the bundle's first one stays if the save goes well, as in any bundle."""
+    known = profile()
+    first, last = AUTOTUNE, replace(AUTOTUNE, data=b'{"XBLOCK": 16}')
+    known.absorb(window([first]))
+    taken = known.take()
+    known.absorb(window([last]))
+    known.give_back(taken)
+    assert known.take().artifacts == (last,)
+
+    known.absorb(window([first]))
+    known.adopt(bundle(last))
+    assert not known.dirty
+
+
 def test_what_was_taken_is_not_taken_again(artifacts: Artifacts) -> None:
     """While a save is in progress, another use of the same artifacts is not new."""
     known = profile()
