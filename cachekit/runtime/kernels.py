@@ -25,6 +25,7 @@ from cachekit.bundle import Artifact, Entry, Identity, Requires, requires
 from cachekit.errors import CachekitError, StoreError
 from cachekit.identity import host
 from cachekit.runtime import compiler, recorder, torch_private
+from cachekit.store.files import describe
 
 log = logging.getLogger("cachekit")
 
@@ -205,28 +206,38 @@ def _remember(artifact: Artifact) -> None:
 
 
 def write_libraries(artifacts: Iterable[Artifact], folder: Path) -> int:
-    """Put compiled kernels where torch looks for them; how many were written. Existing files are left alone.
+    """Put compiled kernels where torch looks for them; how many were written. A file of the same size is left alone.
 
-    Raises StoreError with the errno's text when one cannot be written.
+    One of another size is not what it should be, cut short on a full disk for example: torch would load it as it is.
+    Raises StoreError with the path and the errno when one cannot be written.
     """
     written = 0
     for artifact in artifacts:
         if artifact.key.endswith(PROBE_SUFFIX):
             continue
         target = folder / artifact.key
-        if target.exists():
-            continue
         try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-            temporary.write_bytes(artifact.data)
-            temporary.chmod(0o700)
-            temporary.replace(target)
+            if target.exists() and target.stat().st_size == len(artifact.data):
+                continue
+            _write_library(target, artifact.data)
         except OSError as exc:
-            raise StoreError(f"cannot write kernel {artifact.key}: {exc.strerror}") from exc
+            raise StoreError(f"cannot write kernel {target}: {describe(exc)}") from exc
         _remember(artifact)
         written += 1
     return written
+
+
+def _write_library(target: Path, data: bytes) -> None:
+    """In one step: torch, or another thread, finds it whole or not at all."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.chmod(0o700)
+        temporary.replace(target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def known_host() -> Mapping[str, str]:

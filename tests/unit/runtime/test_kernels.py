@@ -47,12 +47,23 @@ def test_kernels_are_written_where_torch_looks(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    """Live code may be mapped from an existing file: it is neither written nor counted."""
+    """What this process compiled itself, or installed before, is neither written nor counted."""
+    live = ELF[:-1] + b"!"
     (tmp_path / KERNEL).parent.mkdir()
-    (tmp_path / KERNEL).write_bytes(b"live")
+    (tmp_path / KERNEL).write_bytes(live)
 
     assert kernels.write_libraries([kernel()], tmp_path) == 0
-    assert (tmp_path / KERNEL).read_bytes() == b"live"
+    assert (tmp_path / KERNEL).read_bytes() == live
+
+
+@pytest.mark.parametrize("left", [b"", ELF[:-1]], ids=["empty", "cut short"])
+def test_a_kernel_that_was_cut_short_is_replaced(tmp_path: Path, left: bytes) -> None:
+    """torch never mends such a file; code that is mapped from it keeps it, under no name."""
+    (tmp_path / KERNEL).parent.mkdir()
+    (tmp_path / KERNEL).write_bytes(left)
+
+    assert kernels.write_libraries([kernel()], tmp_path) == 1
+    assert (tmp_path / KERNEL).read_bytes() == ELF
 
 
 def test_a_probe_is_not_a_file(tmp_path: Path) -> None:
@@ -62,7 +73,7 @@ def test_a_probe_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_a_kernel_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When writing fails half-way nothing lies where torch looks, and the error tells the key and why."""
+    """When writing fails half-way nothing lies where torch looks, and the error tells the path and why."""
     real = Path.write_bytes
 
     def full(path: Path, data: bytes) -> int:
@@ -71,10 +82,10 @@ def test_a_kernel_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "write_bytes", full)
 
-    with pytest.raises(StoreError, match=f"{KERNEL}: No space left on device"):
+    with pytest.raises(StoreError, match=f"{KERNEL}: ENOSPC: No space left on device"):
         kernels.write_libraries([kernel()], tmp_path)
 
-    assert not (tmp_path / KERNEL).exists()
+    assert list((tmp_path / KERNEL).parent.iterdir()) == []
 
 
 def test_threads_that_write_one_kernel_do_not_disturb_each_other(tmp_path: Path) -> None:
