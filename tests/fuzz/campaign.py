@@ -33,8 +33,9 @@ _WEIGHTS = {"pickle": 4, "document": 3, "store": 3, "wire": 3, "coverage": 2, "g
 _HERE = Path(__file__).parent
 _README = """# Long runs
 
-Written by `make fuzz` from `runs.json`; do not edit. How it works: `targets.py` says what each target promises, `guided.py`
-is the process that Atheris runs in, `corpus/` is what was kept. Every run of the tests fuzzes for two minutes from there.
+Written by `make fuzz` from `runs.json`; do not edit. How it works: `targets.py` says what each target promises,
+`guided.py` is the process that Atheris runs in, `corpus/` is what was kept. Every run of the tests fuzzes for two
+minutes from there.
 
 In all: {seconds:,} seconds of coverage-guided fuzzing on one core, {executions:,} executions, {findings} findings.
 An input that takes {one} seconds or {memory} MB of memory is a finding; inputs have up to {size} KiB.
@@ -47,8 +48,9 @@ An input that takes {one} seconds or {memory} MB of memory is a finding; inputs 
 |---|---|---|---|---|---|---|---|
 {targets}
 
-Seconds, executions and findings are those of all runs, counters and features those of the last: Atheris counts the edges
-of `cachekit.bundle`, `cachekit.store` and `cachekit.identity.fingerprint` that were reached, and features tell how often.
+Seconds, executions and findings are those of all runs, counters and features those of the last: Atheris counts the
+edges of `cachekit.bundle`, `cachekit.store` and `cachekit.identity.fingerprint` that were reached, and features tell
+how often.
 """
 
 

@@ -57,3 +57,12 @@ def test_corpus_stays_small() -> None:
     files = [path for path in processes.CORPUS.rglob("*") if path.is_file()]
     assert len(files) < 1500
     assert sum(path.stat().st_size for path in files) < 2_000_000
+
+
+def test_what_people_read_about_the_long_runs_is_what_was_recorded() -> None:
+    """README.md is that of runs.json and of the corpus as it is, and half an hour was fuzzed at least."""
+    from tests.fuzz import campaign
+
+    runs = json.loads((processes.CORPUS.parent / "runs.json").read_text(encoding="utf-8"))
+    assert (processes.CORPUS.parent / "README.md").read_text(encoding="utf-8") == campaign.readme(runs)
+    assert sum(facts["seconds"] for run in runs for facts in run["targets"].values()) >= 1800
