@@ -113,7 +113,7 @@ class Session:
                 self.facts.note(off)
             self.profile = self._profile_now()
             if self.plan.scope == "caller":
-                self.facts.note("the engine compiles: attribution holds while this is the only session")
+                self.facts.note("the engine compiles by itself: attribution holds for an only session")
             endings.close_at_exit(self)
             self._bound = True
         if not self.live():
