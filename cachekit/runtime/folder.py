@@ -10,6 +10,7 @@ removed from under it, by its parent's end or by the next process to start.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import fcntl
 import os
@@ -152,7 +153,7 @@ def _make(parent: Path) -> tuple[Path, _Lock]:
         except (BlockingIOError, FileNotFoundError):
             pass
         except OSError:
-            shutil.rmtree(path, ignore_errors=True)
+            _delete(path)
             raise
         # Somebody who starts now took it for a dead one's, between the making and the lock.
     raise BlockingIOError(errno.EAGAIN, "private folders are removed as soon as they are made")
@@ -180,10 +181,16 @@ def _remove_unused(path: Path, *, dry_run: bool = False) -> bool:
     try:
         unused = not _is_inherited(path)
         if unused and not dry_run:
-            shutil.rmtree(path, ignore_errors=True)
+            _delete(path)
         return unused
     finally:
         lock.release()
+
+
+def _delete(path: Path) -> None:
+    """What cannot be removed now is tried again by the next process."""
+    with contextlib.suppress(OSError):  # some pass through, also where rmtree is to ignore errors
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_inherited(path: Path) -> bool:
