@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from cachekit.bundle import Artifact, Bundle
-from cachekit.cli import app
+from cachekit.cli import app, checks
 from cachekit.errors import CachekitError, StoreError
 from cachekit.runtime import kernels
 from cachekit.runtime.library import Library
@@ -29,6 +30,8 @@ from tests.unit.store.world import FINGERPRINT, autotune, covering, key_of, nois
 
 OLD, NEW, NEXT = SAVES = ("2.12", "2.13", "2.14")
 """Names of saves, each of other artifacts: the versions of torch whose fixtures they are."""
+
+checks.PATIENCE_S = 0.0  # nobody else saves meanwhile
 
 _TELLS = re.compile(r"(\bE[A-Z]{2,}\b|disk|readonly|I/O|lock|unable to open)")
 
@@ -94,8 +97,13 @@ class Started:
     elsewhere: bool = False
 
 
-def start(folder: Path, temporary: Path) -> Started:
-    """A session's start: a private folder, find, verify, install. Never raises for anything of ours."""
+def start(
+    folder: Path, temporary: Path, *, looking: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Started:
+    """A session's start: a private folder, find, verify, install. Never raises for anything of ours.
+
+    ``looking`` is entered while this looks at what was installed.
+    """
     done = Started()
     settings = Settings(dir=folder)
     try:
@@ -115,17 +123,25 @@ def start(folder: Path, temporary: Path) -> Started:
             kernels.write_libraries(machine_code, private.inductor)
     except CachekitError as exc:
         done.problems.append(str(exc))
-    done.installed = {
-        str(path.relative_to(private.inductor)): path.read_bytes() for path in private.inductor.rglob("*.so")
-    }
+    with looking():
+        installed = private.inductor.rglob("*.so")
+        done.installed = {str(path.relative_to(private.inductor)): path.read_bytes() for path in installed}
     private.remove()
     return done
 
 
+@functools.cache
+def _command() -> Any:
+    """The application as Click has it; making that takes longer than verifying a small store."""
+    return get_command(app)
+
+
 def verify(folder: Path, *, indexed: bool = True) -> None:
     """``cachekit verify`` finds no problem; with ``indexed=False`` the manifest may lack what was saved last."""
-    answer = CliRunner().invoke(app, ["verify", "--json", "--dir", str(folder)])
-    problems = json.loads(answer.stdout)["problems"]
+    told = io.StringIO()
+    with redirect_stdout(told), suppress(SystemExit):
+        _command().main(["verify", "--json", "--dir", str(folder)], standalone_mode=False)
+    problems = json.loads(told.getvalue())["problems"]
     assert [found for found in problems if indexed or found["code"] != "manifest"] == []
 
 

@@ -98,6 +98,15 @@ class Shim:
         finally:
             self._library.shim_stop()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, a test may look at what is there: its own calls neither fail nor count."""
+        self._library.shim_pause(1)
+        try:
+            yield
+        finally:
+            self._library.shim_pause(0)
+
     @property
     def calls(self) -> list[Call]:
         """What was counted since the last start, in order."""

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_a_call_that_fails_costs_a_save_or_a_start_and_nothing_else(faulty: Run) -> None:
     """After each fault the store verifies, the next save and the next start are whole, and the table says what was.
 
-    Every call fails with some errno, each kind of call with all five; ``FAULTS=all`` has every call fail with all.
+    Each kind of call fails with all five; ``FAULTS=all`` has every single call fail with all.
     """
     told = faulty("store_calls", os.environ.get("FAULTS", ""))
 
