@@ -12,7 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,17 @@ REPEATED = ("install", "load")
 STARTS = 3
 
 
-def run_once(work: Path, device: str, timeout: float) -> list[dict[str, Any]]:
-    """All measurements, one after the other, below the new folder ``work``. ``timeout`` in seconds for each."""
+def run_once(names: Sequence[str], work: Path, device: str, timeout: float) -> Iterator[dict[str, Any]]:
+    """The measurements called ``names``, one after the other, below the new folder ``work``.
+
+    Args:
+        timeout: seconds for each.
+    """
     shared = work / "shared"
     shared.mkdir(parents=True)
-    done = []
     for number, what in enumerate((*ONCE, *REPEATED * STARTS)):
+        if what not in names:
+            continue
         print(f"  {what}", flush=True)
         child = run(
             what,
@@ -47,8 +52,7 @@ def run_once(work: Path, device: str, timeout: float) -> list[dict[str, Any]]:
         )
         if not child.ok:
             print(f"    failed with status {child.exit_status}:\n{child.stderr[-600:]}", flush=True)
-        done.append(child.to_json())
-    return done
+        yield child.to_json()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,9 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = Path(name)
         for number in range(1, given.runs + 1):
             print(f"run {number} of {given.runs}", flush=True)
-            document["runs"].append(run_once(work / f"run-{number}", given.device, given.timeout))
-            document["summary"] = summarise(document["runs"])
-            write_json(out, document, hide=[work])
+            document["runs"].append([])
+            for child in run_once(given.only, work / f"run-{number}", given.device, given.timeout):
+                document["runs"][-1].append(child)
+                document["summary"] = summarise(document["runs"])
+                write_json(out, document, hide=[work])
     print("\n".join(lines(document["summary"])))
     print(f"wrote {out}")
     return 0 if all(_ok(child) for one in document["runs"] for child in one) else 1
@@ -89,11 +95,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--device", default="cpu", metavar="NAME", help="cpu or cuda; default cpu")
+    add(
+        "--only",
+        type=_names,
+        default=(*ONCE, *REPEATED),
+        metavar="NAMES",
+        help=f"of {','.join((*ONCE, *REPEATED))}",
+    )
     add("--runs", type=int, default=1, metavar="N", help="how often to measure everything; default 1")
     add("--out", type=Path, metavar="FILE", help="where the JSON goes; default benchmarks/results/")
     add("--timeout", type=float, default=600, metavar="S", help="kill a process after S seconds; default 600")
     add("--revision", help="the commit, where this is no git checkout")
     return parser
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in (*ONCE, *REPEATED):
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join((*ONCE, *REPEATED))}")
+    return names
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ def _install(told: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     loads = told.get("load", ())
     summary: dict[str, Any] = {
         "load_s": sorted(_rounded(found["report"]["load_s"] for found in told["install"])),
+        "attach_cpu_s": sorted(_rounded(found["attach_cpu_s"] for found in told["install"])),
+        "again_attach_cpu_s": sorted(_rounded(found["again"]["attach_cpu_s"] for found in told["install"])),
         "again_s": sorted(_rounded(found["again"]["load_s"] for found in told["install"])),
         "steps_s": {name: round(seconds, 4) for name, seconds in best["report"]["steps"].items()},
         "again_steps_s": {name: round(seconds, 4) for name, seconds in best["again"]["steps"].items()},

@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import children, environment, gpu_warm_start, summary, warm_start
+from benchmarks.cost import bundle as cost_bundle
+from benchmarks.cost import measure as cost_measure
+from benchmarks.cost import run as cost_run
+from benchmarks.cost import summary as cost_summary
+from cachekit.bundle import Artifact, guards_of, partners_of, scan
+from tests.unit.runtime.helpers import fixture_artifacts
 
 HIT = {"inductor.fxgraph_cache_hit": 1}
 MISS = {"inductor.fxgraph_cache_miss": 1}
@@ -141,3 +148,79 @@ def test_demonstrations_are_compared_run_by_run() -> None:
 
     assert (found["runs"], found["ratios"]) == (3, [6.0, 10.0, 7.0])
     assert (found["best"], found["median"]) == (10.0, 7.0)
+
+
+def _measured(name: str, **result: Any) -> dict[str, Any]:
+    return {"name": name, "exit_status": 0, "result": result}
+
+
+def test_costs_are_told_beside_what_they_are_compared_with() -> None:
+    """Every figure of cachekit's has torch's, or the same loop without a save, beside it."""
+    quiet = {"longest_s": 0.001, "longest_without_queueing_s": 0.001}
+    saving = {"longest_s": 0.009, "longest_without_queueing_s": 0.004}
+    steps = {"find": 0.03, "torch": 0.2}
+    start = {"report": {"load_s": 0.5, "steps": steps}, "attach_cpu_s": 0.6}
+    found = cost_summary.summarise(
+        [
+            [
+                _measured(
+                    "save",
+                    rounds=[
+                        {
+                            "bytes": 60,
+                            "artifacts": 3,
+                            "save_s": 2.0,
+                            "hand_over_s": 0.0003,
+                            "filing_s": 0.05,
+                            "without_a_save": quiet,
+                            "during_a_save": saving,
+                        }
+                    ],
+                ),
+                _measured(
+                    "save_memory",
+                    peak_bytes=30,
+                    bundle_bytes=60,
+                    torch={"peak_bytes": 120, "bundle_bytes": 60},
+                ),
+                _measured("install", **start, again={"load_s": 0.4, "steps": steps, "attach_cpu_s": 0.5}),
+                _measured("install", **start, again={"load_s": 0.3, "steps": steps, "attach_cpu_s": 0.4}),
+                _measured("load", load_s=0.7, again_s=0.3),
+            ]
+        ]
+    )
+
+    assert found["save"]["longest_during_a_save_without_queueing_ms"] == [4.0]
+    assert found["save"]["longest_without_a_save_ms"] == [1.0]
+    assert found["save_memory"] == {"peak_over_bundle": [0.5], "torch_over_bundle": [2.0]}
+    assert (found["install"]["again_s"], found["install"]["torch_s"]) == ([0.3, 0.4], [0.7])
+    assert found["install"]["steps_s"] == steps
+    assert len(cost_summary.lines(found)) == 3
+
+
+def test_a_measurement_that_failed_is_left_out_of_the_summary() -> None:
+    """The others have their figures all the same."""
+    crashed = {"name": "calls", "exit_status": 1, "result": {}}
+    blocks = _measured("blocks", blocks=50, added_to_compiled_s=1e-4, per_block_s=2e-6, compiled_s=1e-3)
+
+    assert cost_summary.summarise([[crashed, blocks]]).keys() == {"blocks"}
+    assert cost_summary.lines({}) == []
+
+
+def test_every_cost_can_be_measured() -> None:
+    """The driver asks for what the measuring script knows, and for all of it."""
+    assert {*cost_run.ONCE, *cost_run.REPEATED} == cost_measure.MEASUREMENTS.keys()
+
+
+def test_a_copied_artifact_stays_a_whole_pickle() -> None:
+    """Copies differ in keys and bytes, refer to each other, and pass the scan of pickles as the original does."""
+    minor = ".".join(torch.__version__.split(".")[:2])
+    copies = cost_bundle.multiplied([*fixture_artifacts("single", minor=minor)], 6_000_000)
+    keys = {key for _, key, _ in copies}
+
+    assert len(keys) == len(copies) > 4
+    assert max(len(data) for _, _, data in copies) > cost_bundle.LARGE_BYTES
+    for kind, key, data in copies:
+        scan.check(kind, data)
+        Artifact(kind, key, data, guards_of(kind, data))
+        assert kind != "aot_autograd" or partners_of(data) <= keys
