@@ -32,6 +32,7 @@ _PLACES = [
         (r"store/local/profiles/[0-9a-f]+/profile\.json", "components"),
         (r"store/local/profiles/[0-9a-f]+/head\.json", "head"),
         (r"store/local/profiles/[0-9a-f]+/\.lock", "lock of the head"),
+        (r"store/local/profiles/[0-9a-f]+/\.turn", "turn to save"),
         (r"store/local/profiles/[0-9a-f]+/\.tmp-.*", "new head or components"),
         (r"store/local/profiles/[0-9a-f]+/generations", "folder of documents"),
         (r"store/local/profiles/[0-9a-f]+/generations/[0-9].*", "document"),

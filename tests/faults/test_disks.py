@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import reachable
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SIZE = "160m"
 """More than what a private folder needs to be made, little enough to be filled at once."""
@@ -40,13 +42,17 @@ def broken(folder: Path, how: str, *, everywhere: bool = False) -> list[dict[str
         mounts += [
             f"mount --bind {folder} {place}" for place in ("/tmp", "/var/tmp") if Path(place) != folder
         ]
-    python = [sys.executable, "-W", "ignore", "-m", "tests.faults.disks", str(folder), how]
-    script = " && ".join([*mounts, 'exec "$@"'])
+    python = [reachable.PYTHON, "-W", "ignore", "-m", "tests.faults.disks", str(folder), how]
+    script = reachable.MOUNTS + " && ".join([*mounts, 'exec "$@"'])
     variables = {k: v for k, v in os.environ.items() if not k.startswith("CACHEKIT_") and k != "TMPDIR"}
     done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", script, "sh", *python] if mounts else python,
-        cwd=REPOSITORY,
-        env={**variables, "PYTHONPATH": str(REPOSITORY), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        ["unshare", "-Urm", "sh", "-ec", script, "sh", *python] if mounts else [sys.executable, *python[1:]],
+        cwd="/",
+        env={
+            **variables,
+            "PYTHONPATH": str(reachable.REPOSITORY if mounts else REPOSITORY),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=600,
