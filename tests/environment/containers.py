@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,14 +22,14 @@ from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests import reachable
+
 UNKNOWN_USER = 12345
 """An id that no password file has."""
 
 TIMEOUT_S = 300
 
 _MOUNTED = "/mnt"
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 
 _FUNCTIONS = """
 read_only() {
@@ -43,19 +42,9 @@ read_only() {
 """``read_only`` in ``setup`` makes all that is mounted so far read-only, ``/`` included."""
 
 
-def _hidden() -> list[str]:
-    """Temporary folders that may be covered by empty ones, because nothing that runs lies below them."""
-    needed = (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
-    return [
-        name
-        for name in _TEMPORARY
-        if Path(name).is_dir() and not any(Path(name) in n.parents for n in needed)
-    ]
-
-
 _PRELUDE = f"""
 import json, os, sys
-sys.path.insert(0, {str(REPOSITORY)!r})
+sys.path.insert(0, {str(reachable.REPOSITORY)!r})
 
 def tell(**facts):
     print("RESULT " + json.dumps(facts), flush=True)
@@ -88,7 +77,10 @@ class Container:
         values = "".join(f"{name} = {value!r}\n" for name, value in variables.items())
         environment = {**os.environ, **self.environment}
         return subprocess.Popen(
-            [*self._layers(), sys.executable, "-W", "ignore", *self.python, "-c", _PRELUDE + values + script],
+            [
+                *self._layers(),
+                *(reachable.PYTHON, "-W", "ignore", *self.python, "-c", _PRELUDE + values + script),
+            ],
             cwd="/",
             env={name: value for name, value in environment.items() if value is not None},
             stdin=subprocess.PIPE,
@@ -119,7 +111,10 @@ class Container:
             if self.room
             else f"mount -t tmpfs none {_MOUNTED}"
         )
-        return "\n".join([first, *(f"mount -t tmpfs -o mode=1777 none {name}" for name in _hidden()), ""])
+        covered = (
+            f"mount -t tmpfs -o mode=1777 none {name}" for name in reachable.TEMPORARY if Path(name).is_dir()
+        )
+        return reachable.MOUNTS + "\n".join([first, *covered, ""])
 
 
 def told(output: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.environment.containers import REPOSITORY, UNKNOWN_USER, Container, told
+from tests.environment.containers import UNKNOWN_USER, Container, told
 
 TRY = """
 from tests.environment.trial import keep, room
@@ -173,7 +173,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_folder(tmp_path: Path, kind:
     try:
         parent = subprocess.run(
             [sys.executable, "-c", PARENT, str(tmp_path), kind],
-            cwd=REPOSITORY,
+            cwd=Path(__file__).resolve().parents[2],
             stdin=read,
             stdout=subprocess.PIPE,
             text=True,
@@ -197,4 +197,9 @@ def test_a_child_that_outlives_its_parent_keeps_the_folder(tmp_path: Path, kind:
 def start_another(parent: Path) -> None:
     """Start and end a process that cleans up after dead ones."""
     code = "import sys; from cachekit.runtime.folder import PrivateFolder, Path; PrivateFolder(Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", code, str(parent)], cwd=REPOSITORY, timeout=60, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code, str(parent)],
+        cwd=Path(__file__).resolve().parents[2],
+        timeout=60,
+        check=True,
+    )
