@@ -63,8 +63,9 @@ def main(folder: Path, how: str) -> list[dict[str, Any]]:
     for module, session, said, right in told:
         with acts.listening(said):
             right.append(generate(module, 6))
-        report = session.report()
-        session.close()
+            session.save(wait=True)
+            report = session.report()
+            session.close()
         answers.append(
             {
                 "model": type(module).__name__,
