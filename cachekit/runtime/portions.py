@@ -1,8 +1,8 @@
 """Handing a bundle over in portions: it is never in memory several times over, and reading overlaps with loading.
 
-torch's loader makes two copies of what it is given, and what it is given is made of our copies. Of a whole bundle that
-is four times its size at once; of a portion it is little. While one portion is loaded, the next ones are read, checked
-and unpacked on other threads.
+torch's loader makes copies of what it is given, and what it is given is made of ours. Of a whole bundle that is more
+than twice its size at once; of a portion it is little. While one portion is loaded, the next ones are read, checked and
+unpacked on other threads.
 """
 
 from __future__ import annotations
