@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from cachekit.errors import StoreError
-from cachekit.runtime import kernels, recorder, torch_private
+from cachekit.runtime import kernels, recorder, torch_private, tuning
 from cachekit.runtime.folder import PrivateFolder, first_fit
 from cachekit.runtime.forks import renew_in_child
 
@@ -63,6 +63,7 @@ class SharedState:
                 _redirect(stack, self._folder)
                 recorder.watch_artifacts(stack)
                 kernels.watch(stack)
+                tuning.watch(stack)
                 _raise_recompile_limit(stack)
                 self._undo = stack.pop_all()
             self._ready = True

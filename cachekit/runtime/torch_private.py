@@ -162,6 +162,15 @@ def code_cache() -> Any:
     return module
 
 
+def local_cache_backend() -> Any:
+    """The class whose ``_get(key)`` and ``_put(key, data)`` keep results of autotuning in files; None without it."""
+    try:
+        _need("torch._inductor.remote_cache", "LocalCacheBackend", "_put")
+        return _need("torch._inductor.remote_cache", "LocalCacheBackend")
+    except UnsupportedError:
+        return None
+
+
 def forget_headers() -> None:
     """Have Inductor look for its precompiled headers again: it remembers their paths for ever."""
     header = getattr(code_cache(), "_precompile_header", None)
