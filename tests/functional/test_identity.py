@@ -74,7 +74,8 @@ def _require(root: Path, **changed: str) -> None:
     loaded = read_artifacts(store, bundle, lambda entry: True)
     assert not loaded.problems
     artifacts = [_requiring(artifact, changed) for artifact in loaded.artifacts]
-    (root / "store").rename(root / "store-before")
+    for kept in ("store", "seen"):  # as if this machine had never had another
+        (root / kept).rename(root / f"{kept}-before")
     publish(
         DirectoryStore(root / "store", namespace="local"),
         Contribution(
