@@ -25,6 +25,15 @@ _LATENTS = ("sample", "hidden_states", "x", "latent_model_input")
 _END = "maybe_free_model_hooks"
 _START = "check_inputs"
 _LATENT_SIZE = "prepare_latents"
+_SCALES = (
+    "vae_scale_factor",
+    "vae_scale_factor_spatial",
+    "vae_spatial_compression_ratio",
+    "vae_spatial_scale_factor",
+    "movq_scale_factor",
+)
+_DECODERS = ("vae", "movq", "vqvae", "vqgan")
+"""What makes a picture of latents, by the names that pipelines give it."""
 
 
 class DiffusersTarget:
@@ -76,7 +85,8 @@ class DiffusersTarget:
     def _packed_size(self, latents: Any) -> tuple[int, int, dict[str, Any]] | None:
         if self._asked is None:
             return None
-        grid = _scale(self.target) * 2  # packing joins 2 x 2 latents into a token
+        # Packing joins 2 x 2 latents into a token, unless the pipeline says otherwise (LTX).
+        grid = _scale(self.target) * getattr(self.target, "transformer_spatial_patch_size", 2)
         width, height = (side // grid * grid for side in self._asked)
         tokens = (width // grid) * (height // grid)
         return (width, height, {}) if tokens and latents.shape[1] % tokens == 0 else None
@@ -97,8 +107,23 @@ def _latents(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _scale(pipe: Any) -> int:
-    named = (getattr(pipe, name, None) for name in ("vae_scale_factor", "vae_scale_factor_spatial"))
-    return next((int(scale) for scale in named if scale), 8)
+    """Pixels a latent, along a side: what the pipeline or its decoder says; 1 where it works on pixels."""
+    named = (getattr(pipe, name, None) for name in _SCALES)
+    found = next((int(scale) for scale in named if scale), None)
+    if found is not None:
+        return found
+    decoders = [getattr(pipe, name) for name in _DECODERS if hasattr(pipe, name)]
+    return _decoder_scale(next(iter(decoders))) if decoders else 1
+
+
+def _decoder_scale(decoder: Any) -> int:
+    """That of a decoder by its levels; the usual 8 where it does not tell, or was left out."""
+    config = getattr(decoder, "config", None)
+    blocks = getattr(config, "block_out_channels", None)
+    if blocks:
+        return int(2 ** (len(blocks) - 1))
+    levels = getattr(config, "levels", None)
+    return int(config.up_down_scale_factor**levels) if config is not None and levels else 8
 
 
 def _guided_in_one_batch(pipe: Any) -> bool:

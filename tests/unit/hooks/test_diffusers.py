@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,12 @@ class TinyUNet(torch.nn.Module):
     def forward(self, sample: torch.Tensor, timestep: int) -> torch.Tensor:
         """Take one step."""
         return sample @ self.weight
+
+
+class TinyDecoder(torch.nn.Module):
+    """A decoder of three levels, as far as pipelines look at it."""
+
+    config = SimpleNamespace(block_out_channels=(8, 8, 8))
 
 
 class TinyPipeline(diffusers.DiffusionPipeline):  # type: ignore[misc, name-defined]
@@ -109,9 +116,51 @@ def test_latents_of_five_dimensions_are_videos() -> None:
     assert label(target(vae_scale_factor=8), torch.empty(1, 16, 5, 60, 104)) == "832x480x1,frames=5"
 
 
-def test_a_pipeline_that_names_no_scale_scales_by_eight() -> None:
-    """As nearly all do."""
-    assert label(target(), torch.empty(1, 4, 64, 64)) == "512x512x1"
+@pytest.mark.parametrize(
+    ("attributes", "wanted"),
+    [
+        ({}, "64x64x1"),
+        ({"vae": None}, "512x512x1"),
+        ({"vae": None, "vae_scale_factor_spatial": 16}, "1024x1024x1"),
+        ({"vae": SimpleNamespace(config=SimpleNamespace(block_out_channels=(1, 2, 3)))}, "256x256x1"),
+        ({"movq": SimpleNamespace(config=SimpleNamespace(block_out_channels=(1,) * 4))}, "512x512x1"),
+        ({"vqgan": SimpleNamespace(config=SimpleNamespace(levels=2, up_down_scale_factor=2))}, "256x256x1"),
+        ({"vae_spatial_compression_ratio": 32}, "2048x2048x1"),
+    ],
+    ids=["on pixels", "left out", "named", "by its levels", "movq", "vqgan", "another name"],
+)
+def test_the_scale_is_that_of_what_makes_pictures(attributes: dict[str, Any], wanted: str) -> None:
+    """A pipeline without a decoder works on pixels; one that has it tells the scale, or the decoder does."""
+    assert label(target(**attributes), torch.empty(1, 4, 64, 64)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "components", "wanted"),
+    [
+        ("DDPMPipeline", {}, "16x16x1"),
+        ("DDIMPipeline", {}, "16x16x1"),
+        ("ScoreSdeVePipeline", {}, "16x16x1"),
+        ("IFPipeline", {"requires_safety_checker": False}, "16x16x1"),
+        ("IFSuperResolutionPipeline", {"requires_safety_checker": False}, "16x16x1"),
+        ("StableDiffusionPipeline", {"requires_safety_checker": False}, "128x128x1"),
+        ("FluxPipeline", {}, "128x128x1"),
+        ("WanPipeline", {}, "128x128x1"),
+        ("KandinskyV22Pipeline", {"movq": {}}, "64x64x1"),
+        ("Kandinsky3Pipeline", {"movq": {}}, "64x64x1"),
+        ("DiTPipeline", {"vae": {}}, "64x64x1"),
+    ],
+)
+def test_pipelines_of_diffusers_tell_their_scale(name: str, components: dict[str, Any], wanted: str) -> None:
+    """Real ones, with and without a decoder; a decoder here has three levels."""
+    kind = getattr(diffusers, name)
+    names = [name for name in inspect.signature(kind.__init__).parameters if name not in ("self", "kwargs")]
+    optional = {n for n, p in inspect.signature(kind.__init__).parameters.items() if p.default is not p.empty}
+    parts: dict[str, Any] = {name: None for name in names if name not in optional}
+    scheduler = diffusers.ScoreSdeVeScheduler if "Score" in name else diffusers.DDPMScheduler
+    parts |= {"scheduler": scheduler()} if "scheduler" in parts else {}
+    parts |= {n: TinyDecoder() if value == {} else value for n, value in components.items()}
+
+    assert label(DiffusersTarget(kind(**parts)), torch.empty(1, 3, 16, 16)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -124,7 +173,7 @@ def test_a_pipeline_that_names_no_scale_scales_by_eight() -> None:
 )
 def test_a_guided_unet_runs_two_halves(guided: bool, kind: str, wanted: str) -> None:
     """The unconditional half is no image; transformers run it as a call of its own."""
-    of = target(**{kind: object()}, do_classifier_free_guidance=guided)
+    of = target(**{kind: object()}, vae_scale_factor=8, do_classifier_free_guidance=guided)
 
     assert label(of, torch.empty(2, 4, 64, 64)) == wanted
 
@@ -132,14 +181,20 @@ def test_a_guided_unet_runs_two_halves(guided: bool, kind: str, wanted: str) -> 
 def test_an_odd_batch_is_not_two_halves() -> None:
     """Whoever calls a denoiser with three images did not join halves."""
     assert (
-        label(target(unet=None, do_classifier_free_guidance=True), torch.empty(3, 4, 64, 64)) == "512x512x3"
+        label(
+            target(unet=None, vae_scale_factor=8, do_classifier_free_guidance=True), torch.empty(3, 4, 64, 64)
+        )
+        == "512x512x3"
     )
 
 
 @pytest.mark.parametrize("name", ["sample", "hidden_states", "x", "latent_model_input"])
 def test_latents_may_come_by_name(name: str) -> None:
     """Under any of the names that denoisers give them."""
-    assert label(target(), **{name: torch.empty(1, 4, 64, 64), "timestep": torch.ones(1)}) == "512x512x1"
+    assert (
+        label(target(vae_scale_factor=8), **{name: torch.empty(1, 4, 64, 64), "timestep": torch.ones(1)})
+        == "512x512x1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +210,7 @@ def test_latents_may_come_by_name(name: str) -> None:
 )
 def test_anything_else_has_no_label(args: tuple[Any, ...]) -> None:
     """What cannot be told is left to the engine."""
-    assert label(target(), *args) is None
+    assert label(target(vae_scale_factor=8), *args) is None
 
 
 @pytest.mark.parametrize(
@@ -177,6 +232,14 @@ def test_packed_latents_have_the_size_that_was_prepared(
     of._remember_size({"width": asked[0], "height": asked[1]})
 
     assert label(of, hidden_states=torch.empty(1, tokens, 64)) == wanted
+
+
+def test_packing_joins_what_the_pipeline_says_it_joins() -> None:
+    """LTX makes a token of each latent."""
+    of = target(vae_spatial_compression_ratio=32, transformer_spatial_patch_size=1)
+    of._remember_size({"width": 96, "height": 64})
+
+    assert label(of, hidden_states=torch.empty(1, 3 * 2, 64)) == "96x64x1"
 
 
 @pytest.mark.parametrize("prepared", [{}, {"width": None, "height": None}, {"width": 64}])
