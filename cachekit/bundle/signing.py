@@ -135,22 +135,26 @@ def verify(
     raise TrustError(_refusal([keyid for keyid, _ in signatures], trusted))
 
 
+_SHOWN = 12
+"""Digits of a key id that people are shown."""
+
+
 def _refusal(keyids: list[str], trusted: Mapping[str, PublicKey]) -> str:
     broken = [keyid for keyid in keyids if keyid in trusted]
     if broken:
-        return (
-            f"the signature by trusted key {broken[0]} does not match: the document was changed after signing"
-        )
+        key = broken[0][:_SHOWN]
+        return f"the signature by trusted key {key} does not match: the document was changed after signing"
     if not keyids:
         return "the document is not signed"
     # Somebody else wrote these: what is no key id is shown escaped.
     names = ", ".join(
-        keyid[:64] if keyid.isalnum() and keyid.isascii() else ascii(keyid[:64]) for keyid in keyids
+        keyid[:_SHOWN] if keyid.isalnum() and keyid.isascii() else ascii(keyid[:64]) for keyid in keyids
     )
-    return (
+    told = (
         f"signed by key {names}, which is not among the {len(trusted)} trusted ones: "
         "add its public key to the trusted keys of this store if you know whose it is"
     )
+    return told if trusted else f"{told}, or put the folder of keys back if it was lost or is not mounted"
 
 
 def _encoded(payload_type: str, payload: bytes) -> bytes:

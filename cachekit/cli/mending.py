@@ -133,6 +133,8 @@ class Mending:
         with manifest:
             rebuilt = manifest.rebuild(self._shelf.store, keys.trusted(self._shelf.settings.keys_root))
         told = f"made anew: {rebuilt.fingerprints} fingerprints, {rebuilt.artifacts} artifacts"
+        if rebuilt.problems:
+            told += f"; {len(rebuilt.problems)} that cannot be read or trusted are left out"
         if aside is not None:
             told += f"; the damaged one is {aside.name}"
         self._did("", path, told)

@@ -123,6 +123,15 @@ def _manifest(shelf: Shelf) -> tuple[list[Finding], list[Finding]]:
         return [_of_manifest(path, exc.code, str(exc))], []
 
 
+def _readable(shelf: Shelf, fid: str) -> bool:
+    from cachekit.store.fetch import fetch
+
+    try:
+        return fetch(shelf.store, fid, shelf.trusted) is not None
+    except CachekitError:
+        return False
+
+
 def _of_manifest(path: Path, code: str, message: str) -> Finding:
     return Finding("", path.name, code, message)
 
@@ -160,7 +169,7 @@ def _disagreements(shelf: Shelf) -> list[str]:
         if head is None:
             continue
         generation = indexed.pop(fid, None)
-        if generation != head.generation:
+        if generation != head.generation and _readable(shelf, fid):
             is_at = "does not have it" if generation is None else f"has generation {generation}"
             told.append(f"the store has generation {head.generation} of {fid[:12]}, the manifest {is_at}")
     return told + [f"it has {fid[:12]}, which the store has no more" for fid in indexed]

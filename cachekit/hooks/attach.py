@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import sys
+import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +18,36 @@ from cachekit.hooks.compile import compile_denoiser
 from cachekit.hooks.diffusers import DiffusersTarget, is_pipeline
 from cachekit.hooks.module import ModuleTarget
 from cachekit.identity import Plan, fingerprint, host_requirements
+from cachekit.logs import Log, said
 from cachekit.runtime import switches, torch_private
+from cachekit.runtime.forks import renew_in_child
 from cachekit.runtime.session import Session
 from cachekit.settings import PREFIX, Settings
 from cachekit.store import mounts
 
-log = logging.getLogger("cachekit")
+log = Log("cachekit")
 
 Target = DiffusersTarget | ModuleTarget
 
 _attached: weakref.WeakKeyDictionary[Any, weakref.ref[Session]] = weakref.WeakKeyDictionary()
 """Denoiser -> the session that compiles it."""
+
+
+class _Turns:
+    """Whose turn it is to take a denoiser over: two at once would each put back what the other one changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        renew_in_child(self)
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Nobody else's meanwhile. What is waited for in here must not attach: a last save, torch's compile lock."""
+        with self._lock:
+            yield
+
+
+_turns = _Turns()
 
 
 def attach(
@@ -74,18 +96,36 @@ def attach(
         cpp_requirements=lambda: host_requirements(plan),
         label=chosen.label,
     )
-    reason = reason or _unsupported() or switches.nothing_is_kept(dict(plan.options))
+    with _put_back_if_interrupted(session):
+        _bind(session, reason)
+        if unsaved:
+            session.facts.note(unsaved)
+            log.warning("cachekit saves nothing: %s", unsaved)
+        with _turns.taken():
+            _close_earlier(chosen)  # another thread may have attached meanwhile
+            _start(session, chosen, plan)
+    return session
+
+
+@contextlib.contextmanager
+def _put_back_if_interrupted(session: Session) -> Iterator[None]:
+    """Nobody gets to close a session that an interrupt kept from being returned."""
+    try:
+        yield
+    except BaseException:
+        session.close(timeout=0.0)
+        raise
+
+
+def _bind(session: Session, reason: str | None) -> None:
+    """Bind the session, unless there is a reason not to."""
+    reason = reason or _unsupported() or switches.nothing_is_kept(dict(session.plan.options))
     if reason:
         session.disable(reason)
-    elif settings.mode == "off":
+    elif session.settings.mode == "off":
         session.disable("CACHEKIT_MODE=off", level=logging.INFO)
     else:
         session.bind()
-    if unsaved:
-        session.facts.note(unsaved)
-        log.warning("cachekit saves nothing: %s", unsaved)
-    _start(session, chosen, plan)
-    return session
 
 
 def _start(session: Session, target: Target, plan: Plan) -> None:
@@ -102,7 +142,7 @@ def _start(session: Session, target: Target, plan: Plan) -> None:
         if live:
             target.watch(session)
     except Exception as exc:  # whatever torch or diffusers raise while being told to compile
-        session.disable(f"{type(exc).__name__}: {exc}")
+        session.disable(said(exc))
 
 
 def _close_earlier(target: Target) -> None:

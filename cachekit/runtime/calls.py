@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from cachekit.bundle import Shape
 from cachekit.errors import StrictMissError
 from cachekit.identity import Plan
+from cachekit.logs import said
 from cachekit.runtime import counters, recorder
 from cachekit.runtime.backend import Call, Graph
 from cachekit.runtime.facts import Facts
@@ -148,7 +149,7 @@ class Calls:
         try:
             return self._host.label(name, args, kwargs)
         except Exception as exc:  # a label is for people: without one the call is covered all the same
-            self._host.facts.note(f"no label for a shape: {type(exc).__name__}: {exc}")
+            self._host.facts.note(f"no label for a shape: {said(exc)}")
             return None
 
     def _register(self, context: Call, signature: Callable[[], str]) -> None:

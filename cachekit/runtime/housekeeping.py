@@ -7,12 +7,12 @@ path of a start: it takes SQLAlchemy, and up to a second where the store is larg
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachekit.errors import CachekitError
+from cachekit.logs import Log, said
 from cachekit.runtime.forks import unforkable
 from cachekit.settings import Settings
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cachekit.manifest import Manifest
     from cachekit.store.collect import Collected, Collector, Uses
 
-log = logging.getLogger("cachekit")
+log = Log("cachekit")
 
 TARGET = 0.9
 """What a collection after a save leaves of the limit, or each save of a full store would have to collect."""
@@ -87,7 +87,7 @@ class Ceiling:
             done = tidy(self._settings, limit=limit, target=int(limit * TARGET), wait_s=WAIT_S)
         except Exception as exc:  # a store that is too large is no reason to trouble anybody
             log.debug("the store was not collected", exc_info=exc)
-            return (f"the store was not collected: {type(exc).__name__}: {exc}",)
+            return (f"the store was not collected: {said(exc)}",)
         found = done.collected
         # Where all is in use, this is as small as it gets for a while.
         self._known = min(found.after, limit - 1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachekit.bundle import TORCH_KINDS, Artifact, Bundle, Entry, Requires, megacache, unmet
 from cachekit.errors import CachekitError
+from cachekit.logs import said
 from cachekit.runtime import compiler, kernels, portions, torch_private
 from cachekit.runtime.background import quietly
 from cachekit.runtime.process import PrivateFolder
@@ -178,7 +179,7 @@ def _load(artifacts: list[Artifact], done: Installed, steps: Stopwatch) -> None:
     except CachekitError:
         raise
     except Exception as exc:  # torch raises whatever its caches raise: OSError, unpickling errors, assertions
-        done.problems.append(f"torch loaded the bundle in part: {type(exc).__name__}: {exc}")
+        done.problems.append(f"torch loaded the bundle in part: {said(exc)}")
         return
     if count is None:
         done.problems.append("torch refused the bundle; its log says why")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import logging
 import os
 import shutil
 import sys
@@ -24,10 +23,11 @@ from typing import Any
 from cachekit.bundle import Artifact, Entry, Identity, Requires, requires
 from cachekit.errors import CachekitError, StoreError
 from cachekit.identity import host
+from cachekit.logs import Log
 from cachekit.runtime import compiler, recorder, torch_private
 from cachekit.store.files import describe
 
-log = logging.getLogger("cachekit")
+log = Log("cachekit")
 
 PROBE_SUFFIX = ".isa"
 _SOURCE_SUFFIX = "main.cpp"

@@ -6,7 +6,6 @@ everything that writes runs on the saver's thread.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cachekit.bundle import Artifact, Bundle
 from cachekit.errors import CachekitError
 from cachekit.identity import Difference, Fingerprint, nearest
+from cachekit.logs import Log
 from cachekit.runtime import kernels
 from cachekit.runtime.housekeeping import Ceiling
 from cachekit.runtime.process import PrivateFolder

@@ -14,6 +14,7 @@ from typing import Any
 from cachekit.bundle import Bundle
 from cachekit.errors import CachekitError
 from cachekit.identity import Fingerprint
+from cachekit.logs import said
 from cachekit.runtime.background import quietly
 from cachekit.runtime.facts import Facts
 from cachekit.runtime.forks import held_here, renew_in_child, unforkable
@@ -113,24 +114,30 @@ class Profiles:
             self._nearest[fid] = self.library.explain(profile.fingerprint, bundle)
         return self._nearest[fid]
 
-    def publish(self) -> None:
-        """Publish what each profile has that its bundle lacks, and note warm starts in the manifest."""
-        with quietly():
-            self._publish_all()
+    def publish(self) -> bool:
+        """Publish what each profile has that its bundle lacks, and note warm starts in the manifest.
 
-    def _publish_all(self) -> None:
+        False if something could not be published, which is then noted and kept for the next try.
+        """
+        with quietly():
+            return self._publish_all()
+
+    def _publish_all(self) -> bool:
         _load_libraries()
-        written = 0
+        written, failed = 0, False
         for profile in self._all():
             pending = profile.take()
             if pending:
-                written += self._publish(profile, pending)
+                added = self._publish(profile, pending)
+                failed |= added is None
+                written += added or 0
             elif profile.bundle is not None and profile.fingerprint.id not in self._noted:
                 self._record("started", profile.bundle, saved_s=round(self._facts.saved_s, 3))
             self._noted.add(profile.fingerprint.id)
             self._count_uses(profile)
         for reason in self.library.keep_within_limit(written) if written else ():
             self._facts.note(reason)
+        return not failed
 
     def _count_uses(self, profile: Profile) -> None:
         used = profile.take_uses()
@@ -140,17 +147,20 @@ class Profiles:
             if problem:
                 self._facts.note(problem)
 
-    def _publish(self, profile: Profile, pending: Pending) -> int:
-        """The bytes that were written; 0 where it failed, with a note."""
+    def _publish(self, profile: Profile, pending: Pending) -> int | None:
+        """The bytes that were written; None where it failed, with a note."""
         started = time.perf_counter()
         try:
             published = self.library.publish(profile.fingerprint, pending, self._folder)
         except Exception as exc:  # the session goes on, and what was not saved is kept for the next try
             profile.give_back(pending)
-            self._facts.note(f"not saved: {type(exc).__name__}: {exc}")
+            self._facts.note(f"not saved: {said(exc)}")
             fingerprint = profile.fingerprint.id[:12]
             self._story.trouble("unsaved", "cachekit could not save: %s", exc, fingerprint=fingerprint)
-            return 0
+            return None
+        except BaseException:  # whatever ends this thread, the next one saves it
+            profile.give_back(pending)
+            raise
         profile.adopt(published.bundle)
         if published.bytes_written:
             self._facts.saved.append(published.bundle.generation)

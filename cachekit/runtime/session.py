@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachekit.bundle import Shape
 from cachekit.errors import CachekitError, StrictMissError
 from cachekit.identity import Fingerprint, Plan
+from cachekit.logs import Log, said
 from cachekit.runtime import counters, endings, places, proof, recorder, switches
 from cachekit.runtime.backend import Call, Graph, SessionBackend
 from cachekit.runtime.calls import Calls, Labeller, unnamed
@@ -40,7 +41,7 @@ from cachekit.settings import Settings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-log = logging.getLogger("cachekit")
+log = Log("cachekit")
 
 State = Literal["binding", "recording", "warm", "clean", "dirty", "closed", "disabled"]
 
@@ -141,7 +142,7 @@ class Session:
     def failed(self, error: Exception) -> None:
         """Something of ours failed in the engine's call path."""
         log.debug("cachekit failed", exc_info=error)
-        self.disable(f"{type(error).__name__}: {error}")
+        self.disable(said(error))
 
     def relocated(self, reason: str) -> None:
         """The private folder was replaced by another one: install there again what was installed."""
@@ -266,18 +267,20 @@ class Session:
             wait: True waits until it is done, a number at most so many seconds.
 
         Returns:
-            Whether the save was started or, with ``wait``, ended in time; ``report()`` says what went wrong.
-            False in a mode that does not save.
+            With ``wait``, whether all that was new is saved now: False if it took longer or failed, and
+            ``report()`` says why. Without, whether a save was asked for. False in a mode that does not save.
         """
         if not self.live() or self.settings.mode not in ("auto", "on"):
             return False
         ticket = self._saver.request()
-        return True if wait is False else self._saver.wait(ticket, None if wait is True else float(wait))
+        if wait is False:
+            return True
+        ended = self._saver.wait(ticket, None if wait is True else float(wait))
+        return ended and self._saver.succeeded(ticket)
 
-    def _save_now(self) -> None:
-        """On the saver's thread."""
-        if self._profiles is not None:
-            self._profiles.publish()
+    def _save_now(self) -> bool:
+        """On the saver's thread; False if something could not be saved."""
+        return self._profiles is None or self._profiles.publish()
 
     def report(self) -> Report:
         """What was found, hit and saved so far, see :class:`~cachekit.runtime.report.Report`."""
@@ -323,7 +326,7 @@ class Session:
         ends, self._closed = self._bound and not self._closed, True
         for error in self._undo.run():
             log.debug("cachekit could not put something back", exc_info=error)
-            self.facts.note(f"not put back: {type(error).__name__}: {error}")
+            self.facts.note(f"not put back: {said(error)}")
         self._identify = _nobody
         self.label = unnamed  # both held the pipeline
         if ends:

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 from cachekit.errors import CachekitError
+from cachekit.logs import Log, said
 from cachekit.runtime.report import Report
 
-log = logging.getLogger("cachekit.session")
+log = Log("cachekit.session")
 
 MAX_LENGTH = 600
 """Characters of a reason. Compilers answer with whole listings; the report keeps them."""
@@ -41,15 +42,21 @@ class Story:
 
     def started(self, report: Callable[[], Report]) -> None:
         """The first generation ended: what was found, hit and saved."""
-        if log.isEnabledFor(logging.INFO):
-            found = report()
-            self._tell(logging.INFO, "started", "%s", found, **_facts(found))
+        self._tell_report("started", report)
 
     def closed(self, report: Callable[[], Report]) -> None:
         """The session ended: what it did, all in all."""
-        if log.isEnabledFor(logging.INFO):
+        self._tell_report("closed", report)
+
+    def _tell_report(self, event: str, report: Callable[[], Report]) -> None:
+        if not log.tells(logging.INFO):
+            return
+        try:
             found = report()
-            self._tell(logging.INFO, "closed", "cachekit closed: %s", found, **_facts(found))
+        except Exception as exc:  # a line for people: without it the session is as well as before
+            log.debug("cachekit has no report", exc_info=exc)
+        else:
+            self._tell(logging.INFO, event, "cachekit: %s", found, **_facts(found))
 
     def saved(self, fingerprint: str, **facts: Any) -> None:
         """A generation was committed; a later failure to save is news again."""
@@ -68,7 +75,7 @@ class Story:
 
         Errors count as the same if their class and errno do: a full disk has another temporary name each time.
         """
-        facts |= {"reason": one_line(str(reason))}
+        facts |= {"reason": one_line(_text(reason))}
         same = facts["reason"]
         if isinstance(reason, Exception):
             cause = reason if isinstance(reason, OSError) else reason.__cause__
@@ -82,6 +89,14 @@ class Story:
 
     def _tell(self, level: int, event: str, message: str, *values: Any, **facts: Any) -> None:
         log.log(level, message, *values, extra={"cachekit": {"event": event, **facts}})
+
+
+def _text(reason: str | Exception) -> str:
+    """A message as it is; the type of an error that has none."""
+    if isinstance(reason, str):
+        return reason
+    kind, _, text = said(reason).partition(": ")
+    return text or kind
 
 
 def _facts(report: Report) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import contextlib
 import logging
 from typing import Any
 
+from cachekit.logs import Log
 from cachekit.runtime import torch_private
 from cachekit.store.files import describe
 
-log = logging.getLogger("cachekit")
+log = Log("cachekit")
 
 
 def watch(stack: contextlib.ExitStack) -> None:

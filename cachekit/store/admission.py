@@ -39,7 +39,7 @@ class Place:
     head: Head
 
     def __str__(self) -> str:
-        return f"generation {self.head.generation} of {self.namespace}/{self.fid}"
+        return f"generation {self.head.generation} of {self.namespace}/{self.fid[:12]}"
 
 
 def document(
@@ -61,7 +61,7 @@ def document(
     try:
         signed = signing.verify(envelope, trusted, limits=limits)
     except TrustError as exc:
-        raise TrustError(f"{place}: {exc}") from exc
+        raise TrustError(f"{place}: {exc}. To go on without it, run `cachekit verify --repair`") from exc
     try:
         bundle = from_payload(signed.payload, limits)
     except NewerSchemaError as exc:
@@ -98,7 +98,7 @@ def _check_place(bundle: Bundle, place: Place) -> None:
     found = (bundle.namespace, bundle.fingerprint_id, bundle.generation)
     if found != (place.namespace, place.fid, place.head.generation):
         raise TrustError(
-            f"{place} is a document signed for {found[0]}/{found[1]} generation {found[2]}: somebody moved it here"
+            f"{place} is a document signed for {found[0]}/{found[1][:12]} generation {found[2]}: somebody moved it here"
         )
 
 
@@ -107,7 +107,7 @@ def _check_fresh(place: Place, seen: Head | None, keyid: str) -> None:
         return
     what = "another" if place.head.generation == seen.generation else "an older one"
     raise RollbackError(
-        f"{place}, signed by key {keyid}, is not used: generation {seen.generation} was seen here before, and this is "
-        f"{what}. The next save goes on above {seen.generation}; if you restored a backup, `cachekit verify --repair` "
-        "does so now"
+        f"{place}, signed by key {keyid[:12]}, is not used: generation {seen.generation} was seen here before, "
+        f"and this is {what}. The next save goes on above {seen.generation}; if you restored a backup, "
+        "`cachekit verify --repair` does so now"
     )

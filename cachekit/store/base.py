@@ -80,6 +80,8 @@ class Head:
     @classmethod
     def from_bytes(cls, data: bytes) -> Head:
         """Parse ``head.json``; raises `NewerSchemaError` if it says more than we know, `CorruptError` otherwise."""
+        if not data:
+            raise CorruptError("is empty")
         value = canonical.loads(data)
         if not isinstance(value, dict) or not {"digest", "generation"} <= value.keys():
             raise CorruptError("head must have the fields digest and generation")

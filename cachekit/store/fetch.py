@@ -7,7 +7,6 @@ put into the store's quarantine, so that the next save writes it anew; anything 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from cachekit.errors import (
     StoreError,
     TrustError,
 )
+from cachekit.logs import Log
 from cachekit.store import admission
 from cachekit.store.base import Head, Store
 from cachekit.store.packing import pack, unpack
@@ -46,7 +46,7 @@ __all__ = [
     "unpack",
 ]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 _LOOKS = 4
 """How often a bundle that changed while it was read is looked at."""

@@ -14,19 +14,19 @@ Signing and verifying is `cachekit.bundle.signing`.
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cachekit.errors import CachekitError, ConfigurationError, LimitError, NotFoundError
+from cachekit.logs import Log
 from cachekit.store import files
 
 if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey, SigningKey
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 _MAX_PEM_BYTES = 64 * 1024
 _PRIVATE = "signing.pem"

@@ -10,7 +10,6 @@ artifact out of a bundle; one whose blob was lost is replaced (a higher epoch), 
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from cachekit.bundle.document import from_payload, to_payload
 from cachekit.bundle.limits import DEFAULT, Limits
 from cachekit.errors import ConflictError, CorruptError, StoreError, TrustError
 from cachekit.identity.fingerprint import Fingerprint
+from cachekit.logs import Log
 from cachekit.store import admission
 from cachekit.store.base import Head, Store, digest_of
 from cachekit.store.fetch import Loaded, Problem, fetch, pack, read_artifacts
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Contribution", "Loaded", "Problem", "Published", "fetch", "publish", "read_artifacts"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 ATTEMPTS = 20
 """Each conflict means that somebody else got through; with jitter, nobody loses this often in a row."""

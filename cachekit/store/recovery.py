@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cachekit.bundle.bundle import Bundle
 from cachekit.bundle.limits import DEFAULT, Limits
 from cachekit.errors import CorruptError, LimitError, NotFoundError, TrustError
+from cachekit.logs import Log
 from cachekit.store.admission import is_older
 from cachekit.store.base import Head, Store
 from cachekit.store.fetch import read_document
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cachekit.bundle.signing import PublicKey
     from cachekit.store.seen import Seen
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Mending one profile: a new generation of what is whole, above every one that was used or seen.
 
-    1  what to build upon   the committed bundle, else the newest document that is whole (`cachekit.store.recovery`)
+    1  what to build upon   the committed bundle, else the newest document that is whole (`cachekit.store.recovery`);
+                            where nobody trusted signed any, those go to quarantine and an empty bundle is begun
     2  artifacts            those that cannot be admitted, or are not what the bundle says of them, are left out
     3  statements           a lost one of our own is stated again; artifacts of other producers go with theirs
     4  completeness         what needs something that is gone goes, too: artifacts, units, shapes
@@ -86,8 +87,8 @@ class Repair:
     def profile(self, fid: str) -> Repaired:
         """Mend one profile.
 
-        Raises `TrustError` or `NewerSchemaError` if its bundle is whole but not ours to build upon (it is left as it
-        is), `ConflictError` if others kept saving, `LimitError`, `StoreError`.
+        Raises `NewerSchemaError` if its bundle is a newer release's (it is left as it is), `ConflictError` if others
+        kept saving, `LimitError`, `StoreError`.
         """
         for _ in range(ATTEMPTS):
             with self._store.publishing():
@@ -98,15 +99,18 @@ class Repair:
         raise ConflictError(f"{fid} was saved to at each of {ATTEMPTS} attempts to repair it")
 
     def _attempt(self, fid: str) -> Repaired:
-        found = present(self._store, fid, self._trusted, seen=self._seen)
-        if found.bundle is None and not found.damaged:
+        strangers: list[str] = []
+        try:
+            found = present(self._store, fid, self._trusted, seen=self._seen)
+        except TrustError:
+            found = self._without_strangers(fid, strangers)
+        if found.bundle is None and not found.floor:
             return Repaired((), None)
         base = found.bundle or self._nothing(fid)
         if base is None:
-            raise NotFoundError(
-                f"nothing of {fid} is whole, and its components are lost: its folder can be removed"
-            )
-        work = _Work(base)
+            return self._put_all_aside(fid)
+        found = replace(found, damaged=found.damaged or found.bundle is None)
+        work = _Work(base, strangers)
         if found.damaged:
             work.done.append(_taken(found, base))
         self._put_documents_aside(fid, work)
@@ -121,6 +125,31 @@ class Repair:
         if head is not None:
             self._seen.note(self._store, fid, head, work.bundle.tombstones)
         return Repaired(tuple(work.done), head)
+
+    def _without_strangers(self, fid: str, done: list[str]) -> Present:
+        """Put aside the documents of which nobody trusted signed any; above their generations it goes on."""
+        highest = 0
+        for head in self._store.generations(fid):
+            highest = max(highest, head.generation)
+            try:
+                read_document(self._store, fid, head, self._trusted)
+            except TrustError as exc:
+                self._store.quarantine_generation(fid, head, why=str(exc))
+                done.append(f"generation {head.generation} was put aside: {exc}")
+            except (CorruptError, NotFoundError):
+                continue  # what is damaged is told later
+        found = present(self._store, fid, self._trusted, seen=self._seen)
+        return replace(found, floor=max(found.floor, highest))
+
+    def _put_all_aside(self, fid: str) -> Repaired:
+        """A folder in which nothing is whole, or which has a name that its content does not have."""
+        why = (
+            "nothing in it is whole and trusted, and its components are lost or those of another fingerprint"
+        )
+        folder = self._store.folder / "profiles" / fid
+        place = quarantine.take(folder, self._store.quarantine, why, bounded=False)
+        told = () if place is None else (f"its folder was put aside as {place.name}: {why}",)
+        return Repaired(told, None)
 
     def _nothing(self, fid: str) -> Bundle | None:
         """An empty bundle under the stored components, so that generations go on; None if those are lost."""

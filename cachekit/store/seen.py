@@ -23,10 +23,11 @@ from pathlib import Path
 
 from cachekit.bundle.bundle import Tombstone
 from cachekit.errors import CachekitError, CorruptError, NewerSchemaError, NotFoundError
+from cachekit.logs import Log
 from cachekit.store import files
 from cachekit.store.base import MAX_HEAD_BYTES, Head, Store, check_fingerprint_id, check_namespace, is_digest
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LOCAL = "local"
 """The name of the store in ``CACHEKIT_DIR`` among the stores that are remembered."""

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 ORDER = (
     "errors",
     "_version",
+    "logs",
     "settings",
     "bundle",
     "identity",
@@ -53,6 +54,7 @@ _MODELS = {
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
     "_version": set(),
+    "logs": set(),
     "settings": set(),
     "bundle": {"cryptography"},
     "identity": _MODELS,

@@ -60,9 +60,9 @@ def test_key_id_can_be_computed_by_hand() -> None:
 
 def test_unknown_key_is_refused_by_name() -> None:
     """The message says whose key it is and what to do about it."""
-    with pytest.raises(TrustError, match=rf"{OTHER.keyid}.*add its public key"):
+    with pytest.raises(TrustError, match=rf"{OTHER.keyid[:12]}.*add its public key"):
         verify(sign(PAYLOAD, OTHER), TRUSTED)
-    with pytest.raises(TrustError, match="0 trusted"):
+    with pytest.raises(TrustError, match=r"0 trusted.*folder of keys back"):
         verify(ENVELOPE, {})
 
 

@@ -221,18 +221,63 @@ def test_what_a_newer_release_wrote_is_left_alone(lived_in: Home) -> None:
     assert {name: data for name, (_, data) in lived_in.files().items() if "profiles" in name} == before
 
 
-def test_a_bundle_by_a_stranger_is_left_alone(lived_in: Home) -> None:
-    """Repairing makes nobody trusted: without his key the bundle stays what it is, and stays a problem."""
+def test_bundles_of_lost_keys_are_put_aside(lived_in: Home) -> None:
+    """Nobody can tell any more who signed them: they go to quarantine, whole, and the next save begins above them."""
     path = FILES["trusted key"](lived_in)
     (lived_in.dir / "keys/signing.pem").unlink()
     path.unlink()
-    before = profile(lived_in).joinpath("head.json").read_bytes()
+    documents = {one.name: one.read_bytes() for one in profile(lived_in).glob("generations/*")}
+    assert "verify --repair" in lived_in.run("verify").out
 
     answer = lived_in.run("verify", "--repair", "--json")
 
-    assert answer.code == 1
-    assert "untrusted" in [one["code"] for one in answer.json["not_repaired"]]
-    assert profile(lived_in).joinpath("head.json").read_bytes() == before
+    assert answer.code == 0, answer.out
+    assert answer.json["not_repaired"] == []
+    kept = quarantine.kept(lived_in.dir / "store/local/quarantine")
+    assert {one.path.name.split("-", 2)[2]: one.path.read_bytes() for one in kept} == documents
+    assert lived_in.fetch(FID).generation == 3
+    assert lived_in.run("verify").code == 0
+    assert save(lived_in, "c").generation == 4
+
+
+def test_a_foreign_head_over_own_documents_is_mended(lived_in: Home) -> None:
+    """The newest document of our own counts again, and the others' stay where they are."""
+    theirs = Home(lived_in.dir.parent / "theirs")
+    save(theirs, "z")
+    shutil.copytree(theirs.dir / "store", lived_in.dir / "store", dirs_exist_ok=True)
+    assert lived_in.run("verify").code == 1
+    documents = lived_in.store.generations(FID)
+
+    answer = lived_in.run("verify", "--repair", "--json")
+
+    assert answer.code == 0, answer.out
+    bundle = lived_in.fetch(FID)
+    assert bundle.generation == 3
+    assert {entry.key for entry in bundle.entries} >= {artifact("a", 10_000).key, artifact("b", 10_000).key}
+    assert set(documents) < set(lived_in.store.generations(FID))
+
+
+def test_a_profile_under_a_name_that_is_not_its_own_is_put_aside(lived_in: Home) -> None:
+    """A copied folder that can never be read as what its name says goes to quarantine as a whole."""
+    shutil.copytree(profile(lived_in), profile(lived_in).with_name(f"{FID}x"))
+    assert lived_in.run("verify").code == 1
+
+    answer = lived_in.run("verify", "--repair", "--json")
+
+    assert answer.code == 0, answer.out
+    assert lived_in.run("rebuild").code == 0
+    assert lived_in.store.profiles() == [FID]
+
+
+def test_the_manifest_is_not_blamed_for_a_bundle_that_nobody_trusts(lived_in: Home) -> None:
+    """It cannot have what cannot be read."""
+    for path in (FILES["trusted key"](lived_in), lived_in.dir / "keys/signing.pem"):
+        path.unlink()
+    lived_in.run("rebuild")
+
+    codes = [one["code"] for one in lived_in.run("verify", "--json").json["problems"]]
+
+    assert codes == ["untrusted"]
 
 
 @pytest.mark.parametrize(

@@ -209,3 +209,126 @@ def test_an_interrupted_wait_can_be_repeated(
     work.go.release()
 
     assert saver.wait(ticket, TIMEOUT_S)
+
+
+class Dying:
+    """Work that ends its thread with each of these, if any, and then works."""
+
+    def __init__(self, *deaths: BaseException) -> None:
+        self.deaths = list(deaths)
+        self.started = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        self.runs = 0
+
+    def __call__(self) -> None:
+        """Run once."""
+        self.runs += 1
+        self.started.release()
+        assert self.go.acquire(timeout=TIMEOUT_S)
+        if self.deaths:
+            raise self.deaths.pop(0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("death", [SystemExit(), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("timeout", [None, TIMEOUT_S])
+def test_a_thread_that_dies_at_work_hands_over(death: BaseException, timeout: float | None) -> None:
+    """A request that arrived while the dying thread counted as working is worked off by another one."""
+    work = Dying(death)
+    saver = Saver(work, name="test-save")
+    first = saver.request()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+    second = saver.request()
+    work.go.release(2)
+
+    ended: list[bool] = []
+    waiter = threading.Thread(target=lambda: ended.append(saver.wait(second, timeout)), daemon=True)
+    waiter.start()
+    waiter.join(TIMEOUT_S)
+
+    assert ended == [True]
+    assert work.runs == 2
+    assert saver.succeeded(second)
+    assert saver.wait(first, 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_hands_over_though_nobody_waits() -> None:
+    """What was asked for meanwhile needs no third request and no wait."""
+    work = Dying(SystemExit(), SystemExit())
+    saver = Saver(work, name="test-save")
+    for _ in range(3):
+        saver.request()
+        assert work.started.acquire(timeout=TIMEOUT_S)
+        if work.runs < 3:
+            saver.request()
+        work.go.release()
+
+    assert saver.wait(timeout=TIMEOUT_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_waits_does_the_work_of_a_dead_thread_that_has_no_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads can be had no more when it dies: the one who waits already is woken, and works."""
+    work = Dying(SystemExit())
+    saver = Saver(work, name="test-save")
+    saver.request()
+    assert work.started.acquire(timeout=TIMEOUT_S)
+    second = saver.request()
+    ended: list[bool] = []
+    waiter = threading.Thread(target=lambda: ended.append(saver.wait(second)), daemon=True)
+    waiter.start()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    work.go.release(2)
+    waiter.join(TIMEOUT_S)
+
+    assert ended == [True]
+
+
+def test_a_run_that_failed_did_not_succeed_and_a_later_one_makes_up_for_it() -> None:
+    """Raising and returning False are failures; what they left is done by the run after them."""
+    answers: list[object] = [ValueError("no"), False, None]
+
+    def work() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    saver = Saver(work, name="test-save")
+    tickets = []
+    for expected in (False, False, True):
+        tickets.append(saver.request())
+        assert saver.wait(tickets[-1], TIMEOUT_S)
+        assert saver.succeeded(tickets[-1]) is expected
+    assert all(map(saver.succeeded, tickets))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_log_handler_that_raises_keeps_nobody_waiting() -> None:
+    """The failure is told to a handler that fails itself; the thread goes on with what comes next."""
+    runs: list[int] = []
+
+    def work() -> None:
+        runs.append(1)
+        raise ValueError("no space")
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ZeroDivisionError
+
+    logger, handler = logging.getLogger("cachekit"), Broken()
+    logger.addHandler(handler)
+    try:
+        saver = Saver(work, name="test-save")
+        assert saver.wait(saver.request(), TIMEOUT_S)
+        assert saver.wait(saver.request(), TIMEOUT_S)
+    finally:
+        logger.removeHandler(handler)
+    assert runs == [1, 1]

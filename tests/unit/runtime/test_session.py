@@ -515,7 +515,7 @@ def test_a_save_that_fails_is_told_and_tried_again(start: Start, tmp_path: Path)
     store = tmp_path / "cachekit" / "store"
     store.touch()
 
-    assert made.save(wait=True)
+    assert not made.save(wait=True)
     assert made.state == "dirty"
     assert any(reason.startswith("not saved: StoreError") for reason in made.report().reasons)
 

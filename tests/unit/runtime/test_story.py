@@ -48,7 +48,7 @@ def test_a_start_is_one_line_with_what_was_found_hit_and_saved(log: pytest.LogCa
     Story().started(lambda: REPORT)
 
     (facts,) = _facts(log)
-    assert log.messages == [str(REPORT)]
+    assert log.messages == [f"cachekit: {REPORT}"]
     assert log.records[0].name == "cachekit.session"
     assert facts == json.loads(json.dumps(facts))
     assert (facts["event"], facts["fingerprint"], facts["generation"]) == ("started", "f" * 12, 3)
@@ -130,3 +130,29 @@ def test_fields_clash_with_no_formatter(log: pytest.LogCaptureFixture) -> None:
     own = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
     assert vars(log.records[0]).keys() - own == {"cachekit"}
+
+
+@pytest.mark.parametrize("event", ["started", "closed"])
+def test_the_lines_of_a_report_begin_alike(log: pytest.LogCaptureFixture, event: str) -> None:
+    """The name of what speaks, then the report, which begins with the state: nothing is said twice."""
+    getattr(Story(), event)(lambda: REPORT)
+
+    assert log.messages == [f"cachekit: {REPORT}"]
+
+
+def test_a_report_that_cannot_be_made_is_left_out(log: pytest.LogCaptureFixture) -> None:
+    """A line for people is nothing to disable a session for."""
+
+    def fail() -> Report:
+        raise ZeroDivisionError
+
+    Story().started(fail)
+
+    assert log.messages == []
+
+
+def test_an_error_without_a_text_is_told_by_its_type(log: pytest.LogCaptureFixture) -> None:
+    """Not as nothing."""
+    Story().trouble("unsaved", "cachekit could not save: %s", TimeoutError())
+
+    assert log.messages == ["cachekit could not save: TimeoutError"]

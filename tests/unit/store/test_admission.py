@@ -100,7 +100,7 @@ def test_a_rollback_names_key_generations_and_what_to_do(bundle: Bundle, signing
     with pytest.raises(RollbackError) as caught:
         admission.document(envelope, PLACE, {signing_key.keyid: signing_key.public}, seen=SEEN)
 
-    for word in ("generation 3", "generation 9", signing_key.keyid, "cachekit verify --repair"):
+    for word in ("generation 3", "generation 9", signing_key.keyid[:12], "cachekit verify --repair"):
         assert word in str(caught.value)
 
 

@@ -300,6 +300,19 @@ def test_who_waited_for_the_first_key_gets_that_one(root: Path, monkeypatch: pyt
     assert [key.keyid for key in found] == [made.keyid]
 
 
+def test_a_new_key_over_bundles_is_told(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, when the folder of keys was lost; not where somebody's key is trusted, nor on a first use."""
+    keys.load_or_create(root / "first")
+    keys.trust(root / "theirs", signing.generate().public)
+    keys.load_or_create(root / "theirs", over_bundles=True)
+    assert caplog.text == ""
+
+    for _ in range(2):
+        keys.load_or_create(root / "lost", over_bundles=True)
+
+    assert caplog.text.count("put the lost keys back") == 1
+
+
 def test_processes_that_start_at_once_get_one_key(root: Path) -> None:
     """First uses that race make one key, and it is the trusted one."""
     script = """

@@ -307,7 +307,7 @@ def test_a_bundle_by_an_unknown_key_is_refused_and_kept(world: World) -> None:
     head = world.store.read_head(FID)
 
     for use in (world.fetch, lambda: world.save(inductor("b"))):
-        with pytest.raises(TrustError, match=stranger.key.keyid):
+        with pytest.raises(TrustError, match=stranger.key.keyid[:12]):
             use()
     assert world.store.read_head(FID) == head
 

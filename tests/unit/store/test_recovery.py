@@ -11,7 +11,7 @@ import pytest
 
 from cachekit.bundle import Tombstone, signing
 from cachekit.bundle.document import to_payload
-from cachekit.errors import CachekitError, CorruptError, NewerSchemaError, RollbackError
+from cachekit.errors import CachekitError, CorruptError, NewerSchemaError, RollbackError, TrustError
 from cachekit.store.base import Head
 from cachekit.store.fetch import fetch, read_artifacts
 from cachekit.store.local import DirectoryStore
@@ -105,6 +105,29 @@ def test_a_document_that_is_gone_or_damaged(machine: Machine, damage: str) -> No
     assert machine.keys() == named("abd")
 
 
+def foreign_head(machine: Machine) -> tuple[Head, World]:
+    """What copying another machine's store over this one leaves: its documents beside ours, and its head."""
+    stranger = World(DirectoryStore(machine.store.root.parent / "theirs"))
+    head = stranger.save(inductor("z")).head
+    assert head is not None
+    shutil.copytree(stranger.store.root, machine.store.root, dirs_exist_ok=True)  # type: ignore[attr-defined]
+    return head, stranger
+
+
+def test_a_foreign_head_over_own_documents(machine: Machine) -> None:
+    """A reader starts cold and says why; the next save builds upon the newest document of our own, above both."""
+    head, stranger = foreign_head(machine)
+    assert machine.store.read_head(FID) == head
+
+    with pytest.raises(TrustError, match=f"{stranger.key.keyid[:12]}.*cachekit verify --repair"):
+        fetch(machine.store, FID, machine.world.trusted, seen=machine.seen)
+    saved = machine.save("d")
+
+    assert saved.bundle.generation == 4
+    assert machine.keys() == named("abcd")
+    assert head in machine.store.generations(FID)
+
+
 def turn_back(machine: Machine, *, keep_documents: bool) -> None:
     """Put generation 2 back, as a restored backup or a lost write does."""
     heads = machine.store.generations(FID)
@@ -122,7 +145,7 @@ def test_a_store_that_was_turned_back(
 
     for _ in range(2):
         with pytest.raises(
-            RollbackError, match=f"generation 2.*{machine.world.key.keyid}.*generation 3 was seen"
+            RollbackError, match=f"generation 2.*{machine.world.key.keyid[:12]}.*generation 3 was seen"
         ):
             fetch(machine.store, FID, machine.world.trusted, seen=machine.seen)
     assert fetch(machine.store, FID, machine.world.trusted) is not None
