@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cachekit.store.guards import Hold
     from cachekit.store.publish import Published
 
-log = logging.getLogger("cachekit")
+log = Log("cachekit")
 
 MAX_TOLD = 6
 MAX_TOLD_LENGTH = 120
@@ -42,6 +42,7 @@ class Library:
         self.store = DirectoryStore(settings.store_root, namespace=settings.namespace)
         self.seen = Seen(settings.seen_root, settings.namespace)
         self._heads: dict[str, Head] = {}
+        self._has_bundles = False
         self._holds: dict[str, Hold] = {}
         self._ceiling = Ceiling(settings)
 
@@ -70,6 +71,7 @@ class Library:
             self._hold(known.id)
             if self.store.read_head(known.id) is None and self.seen.highest(known.id) is None:
                 continue  # before the keys: without any bundle there are none
+            self._has_bundles = True
             from cachekit.store.fetch import committed
             from cachekit.store.keys import trusted
 
@@ -112,6 +114,7 @@ class Library:
                 others += [] if data is None else [Fingerprint.from_json(data)]
             except CachekitError:
                 log.debug("profile %s cannot be read", fid, exc_info=True)
+        self._has_bundles |= bool(others)
         return nearest(fingerprint, others)
 
     def publish(self, fingerprint: Fingerprint, pending: Pending, folder: PrivateFolder) -> Published:
@@ -129,7 +132,7 @@ class Library:
         )
         root = self._settings.keys_root
         earlier = [known.id for known in fingerprint.earlier()]
-        key = load_or_create(root)
+        key = load_or_create(root, over_bundles=self._has_bundles)
         with self.store.publishing():  # until it is held, or it could be evicted in between
             done = publish(self.store, contribution, key, trusted(root), earlier=earlier, seen=self.seen)
             self._hold(fingerprint.id)

@@ -34,9 +34,10 @@ _TRUSTED = "trusted"
 _RENEW = "move it away for a new key"
 
 
-def load_or_create(root: str | os.PathLike[str]) -> SigningKey:
+def load_or_create(root: str | os.PathLike[str], *, over_bundles: bool = False) -> SigningKey:
     """This user's signing key; on first use a new one is made and trusted. Processes that race get the same one.
 
+    ``over_bundles`` says that the store has bundles already: if no key is trusted, they were lost, and that is told.
     A key that is no longer trusted by its own store, because the public half was lost, is trusted again. Raises
     `ConfigurationError` if the file is not a private key of this user's alone, `StoreError`.
     """
@@ -45,7 +46,7 @@ def load_or_create(root: str | os.PathLike[str]) -> SigningKey:
     if found is None:
         files.make_folder(folder)
         with files.locked(folder / ".lock"):
-            found = load(folder) or _create(folder)
+            found = load(folder) or _create(folder, over_bundles=over_bundles)
     elif found.keyid not in trusted(folder):
         log.warning("the public half of this user's key was lost and is made again")
         trust(folder, found.public)
@@ -124,10 +125,17 @@ def trust(root: str | os.PathLike[str], key: PublicKey) -> Path:
     return path
 
 
-def _create(folder: Path) -> SigningKey:
+def _create(folder: Path, *, over_bundles: bool = False) -> SigningKey:
     from cachekit.bundle import signing
 
     key = signing.generate()
+    if over_bundles and not trusted(folder):
+        log.warning(
+            "a new key %s was made, because %s holds none, and the bundles that the store has already are not used: "
+            "put the lost keys back, or run `cachekit verify --repair` to begin anew",
+            key.keyid[:12],
+            folder,
+        )
     # Trusted first: a key that signs and is not trusted would refuse its own bundles.
     trust(folder, key.public)
     files.write(folder / _PRIVATE, key.pem)

@@ -2,7 +2,8 @@
 
 Readers never recover: a damaged, missing or older bundle is a cold start. A writer must, or the profile would stay cold
 for ever. It takes the newest document that is whole, and goes on above every generation that was ever used or seen;
-what was withdrawn stays withdrawn (docs/adr/0007).
+what was withdrawn stays withdrawn (docs/adr/0007). A head that leads to what nobody trusted signed is as good as lost,
+if there is a trusted document; if there is none, nothing is built (docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -52,18 +53,23 @@ def present(
 ) -> Present:
     """The state of a profile, for somebody who is about to write to it. Damaged files go to quarantine.
 
-    ``seen`` tells whether the store was turned back. Raises `TrustError` and `NewerSchemaError` for a bundle that is
-    whole but not ours to build upon, `LimitError`, `StoreError`.
+    ``seen`` tells whether the store was turned back. Raises `TrustError` if the head leads to an untrusted document
+    and there is no trusted one, `NewerSchemaError` for what is not ours to build upon, `LimitError`, `StoreError`.
     """
     newest = seen.highest(fid) if seen is not None else None  # before the head, which others may be moving
     unreadable: CorruptError | None = None
+    untrusted: TrustError | None = None
     head = None
     try:
         head = store.read_head(fid)
     except CorruptError as exc:
         unreadable = exc
     if head is not None:
-        whole = _committed(store, fid, head, trusted, limits)
+        whole = None
+        try:
+            whole = _committed(store, fid, head, trusted, limits)
+        except TrustError as exc:
+            untrusted = exc
         if whole is not None and not is_older(head, newest):
             return Present(head, whole, head.digest, head.generation)
     listed = _highest(store, fid)
@@ -71,6 +77,8 @@ def present(
     if head is None and unreadable is None and not listed:
         return Present(None, None, None, floor)
     found = _newest_whole(store, fid, trusted, limits)
+    if found is None and untrusted is not None:
+        raise untrusted  # somebody else's, maybe of a store that is shared: a person decides
     if unreadable is not None:  # only now: what is left may be a newer release's, and then nothing is touched
         log.info("the head of %s is damaged and put aside: %s", fid, unreadable)
         store.discard_head(fid)
