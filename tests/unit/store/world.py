@@ -39,7 +39,7 @@ def noise(name: str, size: int) -> bytes:
 
 
 def inductor(name: str, *, by: str = "", size: int = 10_000, requires: Requires = ()) -> Artifact:
-    """An inductor artifact of ``size`` bytes, at least 8; ``by`` gives another compile of the same identity other bytes."""
+    """An inductor artifact of ``size`` bytes, at least 8; another ``by`` is another compile of the same identity."""
     inside = noise(f"{name} {by}", max(size, 8) - 8)
     pickled = b"\x80\x04B" + struct.pack("<I", len(inside)) + inside + b"."
     return Artifact("inductor", key_of("inductor", name), pickled, requires=requires)
