@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from cachekit.errors import CachekitError
 from cachekit.runtime import recorder, torch_private
-from cachekit.runtime.counters import Snapshot
+from cachekit.runtime.counters import Outcome, Snapshot
 from cachekit.runtime.folder_errors import folder_error
 from cachekit.runtime.process import shared
 from cachekit.runtime.profile import Needs, Profile
@@ -34,6 +34,8 @@ class Graph:
     ranges: dict[str, tuple[int, int | None]]
     seconds: float
     unit_id: str = ""
+    outcome: Outcome = field(default_factory=Outcome)
+    """What torch's caches had of it."""
     orphaned: bool = False
     """Compiled by a call that failed or that nobody observed: the next one that runs it makes its unit."""
 
@@ -48,6 +50,8 @@ class Call:
     """Graphs that ran, if anyone wants to know."""
     extra: Needs = field(default_factory=Needs)
     """What running them used beyond what compiling them did: autotuning."""
+    outcome: Outcome = field(default_factory=Outcome)
+    """Of that, and of what no backend of ours counts."""
     before: Snapshot | None = None
     """torch's counters before it, where no backend of ours counts."""
     seconds: float = 0.0

@@ -6,6 +6,8 @@ that is known, and whatever fails in here is told to the session and never to th
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -96,9 +98,10 @@ class Calls:
     def absorb(self, profile: Profile, call: Call | None) -> None:
         """File what was looked up or made while compiled graphs ran: autotuning, for the most part."""
         needs = profile.absorb(self._host.recording.take())
-        self._host.facts.count(needs)
+        outcome = self._host.facts.count(needs)
         if call is not None:
             call.extra.add(needs)
+            call.outcome |= outcome
 
     def _context(self, key: Hashable) -> Call:
         """What to watch in a call: all of it the first time its key is seen."""
@@ -130,6 +133,7 @@ class Calls:
             profile = context.compiled[-1].profile if context.compiled else self._host.profile
             for graph in context.compiled:
                 graph.orphaned = True
+                graph.profile.forgo(graph.needs)
             if profile is not None and self._host.live():
                 self.absorb(profile, None)
             self._generations.abandon()
@@ -159,13 +163,13 @@ class Calls:
         assert profile is not None  # bound, or the session would not be live
         self.absorb(profile, context)
         if context.before is not None:
-            self._host.facts.tally.add(context.before, counters.snapshot())
+            context.outcome |= self._host.facts.tally.add(context.before, counters.snapshot())
         if context.compiled or context.extra.identities:
-            before = profile.known_units()
             units = self._units(profile, context.compiled, context, context.seconds, signature)
-            covered = all(unit in before for unit in units)
-            recorded = [before[unit].seconds for unit in units] if covered else None
-            self._host.facts.add_call(context.seconds, recorded)
+            outcome = functools.reduce(
+                operator.or_, (graph.outcome for graph in context.compiled), context.outcome
+            )
+            self._host.facts.add_call(context.seconds, profile.claim(units), hit=outcome.hit)
         elif all(graph.unit_id or graph.orphaned for graph in graphs):
             units = self._units_of_earlier(profile, graphs, context, signature)
             if not graphs and self._host.plan.scope != "caller":

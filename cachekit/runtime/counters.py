@@ -30,6 +30,17 @@ def snapshot() -> Snapshot:
     return {g: {k: v for k, v in dict(counters[g]).items() if "cache" in k} for g in _GROUPS}
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Whether something was hit, and whether something had to be made."""
+
+    hit: bool = False
+    missed: bool = False
+
+    def __or__(self, other: Outcome) -> Outcome:
+        return Outcome(self.hit or other.hit, self.missed or other.missed)
+
+
 @dataclass
 class Tally:
     """Hits, misses and bypasses by kind, summed over the compiles of one session."""
@@ -39,10 +50,15 @@ class Tally:
     bypasses: dict[str, int] = field(default_factory=dict)
     raw: dict[str, int] = field(default_factory=dict)
 
-    def add(self, before: Snapshot, after: Snapshot) -> None:
+    def add(self, before: Snapshot, after: Snapshot) -> Outcome:
         """Count what happened between two snapshots."""
         with self._lock:
             self._add(before, after)
+        moved = {
+            outcome: any(after[g].get(name, 0) > before[g].get(name, 0) for g, name in names.items())
+            for outcome, names in _NAMES.items()
+        }
+        return Outcome(moved["hits"], moved["misses"])
 
     def _add(self, before: Snapshot, after: Snapshot) -> None:
         for outcome, names in _NAMES.items():
@@ -86,12 +102,13 @@ class Meter(threading.local):
         self._depths.append(depth)
         self._mark = now
 
-    def end(self) -> None:
+    def end(self) -> Outcome:
         """The compile that began last is done."""
         now = snapshot()
-        self._tally.add(self._mark, now)
+        outcome = self._tally.add(self._mark, now)
         self._depths.pop()
         self._mark = now
+        return outcome
 
 
 def _bump(counts: dict[str, int], name: str, by: int) -> None:

@@ -6,9 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
-from cachekit.runtime.counters import Tally
+from cachekit.runtime.counters import Outcome, Tally
 from cachekit.runtime.installer import Installed
 from cachekit.runtime.profile import Needs
+from cachekit.runtime.report import gain
 from cachekit.runtime.stopwatch import Stopwatch
 
 
@@ -24,6 +25,8 @@ class Facts:
         self.calls_s = 0.0
         self.warm_calls_s = 0.0
         self.cold_s: float | None = None
+        self.covered_hit = False
+        """Whether a covered call hit anything; what this session hit of its own making does not count."""
         self.saved: list[int] = []
         self.reasons: list[str] = []
         self._lock = threading.RLock()
@@ -42,18 +45,24 @@ class Facts:
         for problem in done.problems:
             self.note(problem)
 
-    def count(self, needs: Needs) -> None:
+    def count(self, needs: Needs) -> Outcome:
         """Kernels and autotuning results, which torch's counters leave out."""
         self.tally.add_each("kernel", needs.kernels)
         self.tally.add_each("autotune", needs.tuned)
+        made = [*needs.kernels.values(), *needs.tuned.values()]
+        return Outcome(hit=not all(made), missed=any(made))
 
-    def add_call(self, seconds: float, recorded: Iterable[float] | None) -> None:
-        """A call that compiled; ``recorded`` are its units' cold seconds if all of them were covered before."""
+    def add_call(self, seconds: float, recorded: Iterable[float] | None, *, hit: bool) -> None:
+        """A call that compiled; ``recorded`` are its units' cold seconds where the installed bundle covered it.
+
+        ``hit`` tells whether it found anything in torch's caches.
+        """
         with self._lock:
             self.calls_s += seconds
             if recorded is not None:
                 self.warm_calls_s += seconds
                 self.cold_s = (self.cold_s or 0.0) + sum(recorded)
+                self.covered_hit |= hit
 
     @property
     def hits(self) -> dict[str, int]:
@@ -63,16 +72,20 @@ class Facts:
     @property
     def inert(self) -> bool:
         """A bundle was installed, what it covers ran, and nothing was hit."""
-        return self.cold_s is not None and bool(self.installed) and not self.tally.hits
+        return self.cold_s is not None and bool(self.installed) and not self.covered_hit
 
     @property
     def saved_s(self) -> float:
         """Seconds saved against the recorded cold compile; 0 unless it is ``effective``."""
-        return max(0.0, (self.cold_s or 0.0) - self.load_s - self.warm_calls_s) if self.effective else 0.0
+        return self._gain if self.effective else 0.0
+
+    @property
+    def _gain(self) -> float:
+        return gain(self.cold_s or 0.0, load_s=self.load_s, covered_calls_s=self.warm_calls_s)
 
     @property
     def effective(self) -> bool | None:
         """Whether the covered calls and the load took less time than recorded; None until one ran."""
         if self.cold_s is None:
             return None
-        return bool(self.tally.hits) and self.cold_s > self.load_s + self.warm_calls_s
+        return self.covered_hit and self._gain > 0

@@ -80,9 +80,20 @@ class Profile:
         *,
         damaged: Collection[str] = (),
         offer_all: bool = False,
+        refused: bool = False,
+        changed_from: Fingerprint | None = None,
     ) -> None:
         self.fingerprint = fingerprint
         self.bundle = bundle
+        self.found = bundle is not None
+        """Whether it began with a bundle; ``bundle`` is also what the session saved since."""
+        self.refused = refused
+        """A bundle is kept, or may be, and could not be used."""
+        self.changed_from = changed_from
+        """Who the pipeline was before it was changed into this one, if that happened while it was attached."""
+        self._usable = _usable(bundle, frozenset(damaged))
+        self._listed = frozenset(unit.id for unit in bundle.coverage.units) if bundle else frozenset()
+        self._claimed: set[str] = set()
         self._cpp = requires(cpp_requirements)
         self._lock = threading.RLock()
         self._to_offer_again = frozenset(damaged)
@@ -184,6 +195,34 @@ class Profile:
             if not any(row.shape == shape and ran <= set(row.unit_ids) for row in self._rows()):
                 self._new_shapes[shape] = ran
 
+    def claim(self, unit_ids: Iterable[str]) -> list[float] | None:
+        """A call with these units compiled: the cold seconds of those that came installed and were not claimed before.
+
+        None where there is nothing to claim: a unit was made here, or all of them ran before, so that torch may have
+        found what this session compiled itself.
+        """
+        with self._lock:
+            wanted = set(unit_ids)
+            fresh = wanted - self._claimed
+            self._claimed |= wanted
+            covered = bool(fresh) and wanted <= self._usable.keys()
+            return [self._usable[unit] for unit in sorted(fresh)] if covered else None
+
+    def forgo(self, needs: Needs) -> None:
+        """A graph was compiled outside of a call that ended well: nothing is claimed for its unit any more."""
+        found = self.unit_for(needs)
+        if found is not None:
+            with self._lock:
+                self._claimed.add(found.id)
+
+    def covers(self, unit_ids: Iterable[str]) -> bool:
+        """Whether the bundle that was found lists all of these units, be they usable on this host or not."""
+        return set(unit_ids) <= self._listed
+
+    def usable(self, unit_ids: Iterable[str]) -> bool:
+        """Whether all that these units need was installed here."""
+        return set(unit_ids) <= self._usable.keys()
+
     def use(self, unit_ids: Iterable[str]) -> None:
         """These units ran in this session; how often does not matter, a start saves their seconds once."""
         with self._lock:
@@ -264,6 +303,15 @@ class Profile:
     def _rows(self) -> tuple[ShapeRow, ...]:
         """Of the bundle, and of a save in progress."""
         return (*(self.bundle.coverage.shapes if self.bundle else ()), *self._in_save.shapes)
+
+
+def _usable(bundle: Bundle | None, damaged: frozenset[str]) -> dict[str, float]:
+    """Cold seconds by unit, of the units all of whose needs were installed."""
+    found: dict[str, float] = {}
+    for unit in bundle.coverage.units if bundle is not None else ():
+        if damaged.isdisjoint(unit.needs):
+            found[unit.id] = min(unit.seconds, found.get(unit.id, unit.seconds))
+    return found
 
 
 def coverage_of(pending: Pending, kernel_ids: Mapping[str, str], probe_ids: Iterable[str]) -> Coverage:

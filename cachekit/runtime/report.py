@@ -14,6 +14,8 @@ class Report:
     ``hits``, ``misses`` and ``bypasses`` come from torch's counters, by kind; ``misses`` is what had to be compiled.
     ``effective`` is measured: None before the first call of a covered shape, True if artifacts were hit and
     installing them plus the first calls took less time than the recorded cold compile of the same units, else False.
+    A unit counts once, and only if it came with the installed bundle: finding again what the session compiled itself
+    saves nothing.
     """
 
     state: str
@@ -35,7 +37,7 @@ class Report:
     first_calls_s: float = 0.0
     """Calls of the denoiser in which something was compiled or looked up."""
     covered_calls_s: float = 0.0
-    """Those of them that were covered before they ran."""
+    """Those of them that the installed bundle covered, each unit's first."""
     cold_s: float = 0.0
     """What the same units cost when they were compiled cold, as recorded in the bundle."""
     effective: bool | None = None
@@ -51,7 +53,9 @@ class Report:
     @property
     def saved_s(self) -> float:
         """Seconds saved against the recorded cold compile; 0 unless it is ``effective``."""
-        return max(0.0, self.cold_s - self.load_s - self.covered_calls_s) if self.effective else 0.0
+        if not self.effective:
+            return 0.0
+        return gain(self.cold_s, load_s=self.load_s, covered_calls_s=self.covered_calls_s)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -67,6 +71,11 @@ class Report:
             f"load {self.load_s:.2f} s, first calls {self.first_calls_s:.2f} s, saved {self.saved_s:.2f} s"
             + "".join(f"; {reason}" for reason in self.reasons)
         )
+
+
+def gain(cold_s: float, *, load_s: float, covered_calls_s: float) -> float:
+    """Seconds that a bundle saved: what its units had cost cold, less installing them and the calls they covered."""
+    return max(0.0, cold_s - load_s - covered_calls_s)
 
 
 def _counts(counts: Mapping[str, int]) -> str:

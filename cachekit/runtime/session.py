@@ -185,13 +185,13 @@ class Session:
         """File what one graph looked up or made."""
         with self._shielded():
             graph.needs = graph.profile.absorb(self.recording.take())
-            self._meter.end()
-            self.facts.count(graph.needs)
+            graph.outcome = self._meter.end() | self.facts.count(graph.needs)
             call = self.current_call()
             if call is not None:
                 call.compiled.append(graph)
             else:
                 graph.orphaned = True
+                graph.profile.forgo(graph.needs)
 
     def current_call(self) -> Call | None:
         """The observed forward that this thread is in."""

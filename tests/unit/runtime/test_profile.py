@@ -447,3 +447,47 @@ def test_units_with_kernels_need_them_and_every_probe() -> None:
 
     assert found[with_kernel.signature] == tuple(sorted(["inductor:1", "kernel:1", PROBE]))
     assert found[without.signature] == ("inductor:2",)
+
+
+# --- what a bundle saved -------------------------------------------------------------------------------------------
+
+
+def test_a_unit_is_claimed_once() -> None:
+    """Compiled again after a reset, torch finds what the session has by then: the bundle saves nothing any more."""
+    one, two = unit("one", seconds=30.0), unit("two", seconds=5.0)
+    known = Profile(FINGERPRINT, HOST, bundle(units=[one, two]))
+
+    assert known.claim([one.id]) == [30.0]
+    assert known.claim([one.id]) is None
+    assert known.claim([one.id, two.id]) == [5.0]
+
+
+def test_what_the_session_made_is_never_claimed() -> None:
+    """Neither in that session nor together with a unit of the bundle, also once it is saved."""
+    one, made = unit("one"), unit("made")
+    known = Profile(FINGERPRINT, HOST, bundle(units=[one]))
+    known.add_unit(made, ())
+
+    assert known.claim([made.id]) is None
+    known.adopt(bundle(units=[one, made], generation=2))
+    assert known.claim([made.id]) is None
+    assert known.claim([one.id, made.id]) is None
+
+
+def test_a_unit_with_a_damaged_need_is_not_claimed() -> None:
+    """It was not installed whole; the same unit made on another host counts where that one's needs were."""
+    one, other = unit("one", needs=["a" * 64], seconds=3.0), unit("one", needs=["b" * 64], seconds=2.0)
+
+    assert Profile(FINGERPRINT, HOST, bundle(units=[one]), damaged={"a" * 64}).claim([one.id]) is None
+    both = Profile(FINGERPRINT, HOST, bundle(units=[one, other]), damaged={"a" * 64})
+    assert both.claim([one.id]) == [2.0]
+
+
+def test_a_graph_of_a_failed_call_is_not_claimed_later() -> None:
+    """Its seconds were never counted, so neither is what they saved."""
+    one = unit("one", needs=["a" * 64])
+    known = Profile(FINGERPRINT, HOST, bundle(units=[one]))
+
+    known.forgo(Needs(graphs={"a" * 64}))
+
+    assert known.claim([one.id]) is None

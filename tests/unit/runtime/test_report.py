@@ -106,17 +106,12 @@ def facts() -> Facts:
     return found
 
 
-def hit(facts: Facts) -> None:
-    """Let a compile hit."""
-    facts.tally.add(counted(), counted(fxgraph_cache_hit=1))
-
-
 def test_nothing_is_claimed_before_a_covered_call(facts: Facts) -> None:
     """Until something that the bundle covers ran, it is neither effective nor inert."""
     assert facts.effective is None
     assert not facts.inert
 
-    facts.add_call(20.0, None)
+    facts.add_call(20.0, None, hit=False)
 
     assert facts.effective is None
     assert facts.calls_s == 20.0
@@ -125,9 +120,7 @@ def test_nothing_is_claimed_before_a_covered_call(facts: Facts) -> None:
 
 def test_a_warm_call_that_hit_and_was_quicker_is_effective(facts: Facts) -> None:
     """The load counts against what was saved."""
-    hit(facts)
-
-    facts.add_call(2.0, [40.0, 46.0])
+    facts.add_call(2.0, [40.0, 46.0], hit=True)
 
     assert facts.effective is True
     assert facts.cold_s == 86.0
@@ -136,9 +129,7 @@ def test_a_warm_call_that_hit_and_was_quicker_is_effective(facts: Facts) -> None
 
 def test_hits_that_save_nothing_are_not_effective(facts: Facts) -> None:
     """Loading and the first call took longer than the cold compile had."""
-    hit(facts)
-
-    facts.add_call(2.0, [2.5])
+    facts.add_call(2.0, [2.5], hit=True)
 
     assert facts.effective is False
     assert not facts.inert
@@ -146,17 +137,27 @@ def test_hits_that_save_nothing_are_not_effective(facts: Facts) -> None:
 
 def test_a_quick_call_without_a_hit_is_inert(facts: Facts) -> None:
     """A bundle that covers the call and hits nothing is not effective, however quick this machine is."""
-    facts.add_call(2.0, [86.0])
+    facts.add_call(2.0, [86.0], hit=False)
 
     assert facts.effective is False
     assert facts.inert
+
+
+def test_hits_on_one_s_own_compiles_prove_nothing(facts: Facts) -> None:
+    """A covered call that hit nothing stays inert when the session finds again what it compiled then."""
+    facts.add_call(2.0, [86.0], hit=False)
+    facts.add_call(0.1, None, hit=True)
+
+    assert facts.inert
+    assert facts.effective is False
+    assert facts.saved_s == 0.0
 
 
 def test_without_anything_installed_nothing_is_inert() -> None:
     """Where there is no bundle there is nothing to warn of."""
     facts = Facts()
 
-    facts.add_call(2.0, [86.0])
+    facts.add_call(2.0, [86.0], hit=False)
 
     assert not facts.inert
 

@@ -201,6 +201,36 @@ def test_a_bundle_that_hits_nothing_is_inert_and_says_so(
     assert len([record for record in caplog.records if "got no hit" in record.getMessage()]) == 1
 
 
+def test_what_a_session_finds_of_its_own_saves_nothing(start: Start) -> None:
+    """Compiled again after a reset of Dynamo: torch hits what this session made, and no bundle was installed."""
+    module = Product()
+    cold = start(module)
+    for _ in range(3):
+        torch._dynamo.reset()
+        call(module, 4)
+
+    report = cold.report()
+    assert report.hits == {"inductor": 2, "aot_autograd": 2}
+    assert (report.effective, report.cold_s, report.saved_s) == (None, 0.0, 0.0)
+
+
+def test_a_bundle_saves_what_it_saves_once(start: Start) -> None:
+    """However often Dynamo is reset, the units of a bundle cost their cold seconds once."""
+    run(start, 4)
+    module = Product()
+    warm = start(module)
+    call(module, 4)
+    first = warm.report()
+    for _ in range(3):
+        torch._dynamo.reset()
+        call(module, 4)
+
+    report = warm.report()
+    assert first.cold_s > 0
+    assert (report.cold_s, report.saved_s, report.effective) == (first.cold_s, first.saved_s, first.effective)
+    assert report.hits["inductor"] == 4
+
+
 # --- whose it is ---------------------------------------------------------------------------------------------------
 
 
