@@ -24,6 +24,8 @@ from cachekit.store import files
 REVISIONS = ("0001", "0002")
 """Every revision this release knows, oldest first. Asking Alembic would import it on each opening."""
 
+_EMPTY = ""
+
 BUSY_TIMEOUT_S = 5.0
 """Writes take milliseconds; whoever waits longer meets a stopped process."""
 
@@ -152,27 +154,38 @@ def revision(path: Path) -> str | None:
                 return None
         except FileNotFoundError:
             return None
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
-            tables = {
-                name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-            }
-            if not tables:
-                return None
-            found = (
-                connection.execute("SELECT version_num FROM alembic_version").fetchone()
-                if "alembic_version" in tables
-                else None
-            )
+        try:
+            found = _read_revision(path, mode="ro")
+        except sqlite3.OperationalError as exc:
+            if "readonly" not in str(exc):
+                raise
+            # A writer died while the file was made: its journal is rolled back first, and only a writer may do that.
+            found = _read_revision(path, mode="rw")
+    if found == _EMPTY:
+        return None
     if found is None:
         raise ManifestError(f"{path} is an SQLite file, but not a manifest: move it away")
-    named = str(found[0])
+    named = found
     if named not in REVISIONS:
         raise NewerSchemaError(
             f"manifest {path} has revision {named!r:.40}, and this release knows none after {REVISIONS[-1]}: "
             "upgrade cachekit, or use another CACHEKIT_DIR"
         )
     return named
+
+
+def _read_revision(path: Path, *, mode: str) -> str | None:
+    """What the file says, `_EMPTY` if it has no tables, None if it is another program's. Raises what SQLite raises."""
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        tables = {name for (name,) in rows}
+        if not tables:
+            return _EMPTY
+        if "alembic_version" not in tables:
+            return None
+        found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return None if found is None else str(found[0])
 
 
 def _engine(path: Path, *, foreign_keys: bool) -> Engine:

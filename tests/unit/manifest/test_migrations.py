@@ -298,3 +298,27 @@ def test_making_a_manifest_is_quiet(tmp_path: Path, caplog: pytest.LogCaptureFix
 
     assert [record.name for record in caplog.records if record.name.startswith("alembic")] == []
     assert logging.getLogger("alembic.runtime").level == level
+
+
+def test_a_journal_that_a_killed_writer_left_is_rolled_back(tmp_path: Path) -> None:
+    """SQLite refuses to read such a file without being allowed to write: it must not stay unreadable for ever."""
+    path = tmp_path / "manifest.sqlite3"
+    with Manifest(path) as manifest:
+        assert list(manifest.bundles()) == []
+    killed = """
+        import os, signal, sqlite3, sys
+        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("PRAGMA cache_size=1")
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE filler (data BLOB)")
+        connection.executemany("INSERT INTO filler VALUES (?)", [(bytes(5000),)] * 100)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(killed), str(path)], check=False, timeout=60)
+    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+
+    with Manifest(path) as manifest:
+        assert list(manifest.bundles()) == []
+
+    assert not path.with_name(f"{path.name}-journal").exists()
