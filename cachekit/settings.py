@@ -161,8 +161,10 @@ class Settings:
         return self.dir / "process"
 
 
-def size(text: str) -> int | None:
+def size(text: str, name: str = "CACHEKIT_MAX_SIZE") -> int | None:
     """The bytes that a size such as ``10GiB``, ``500 MB`` or ``1048576`` means; None for ``none``.
+
+    ``name`` is the variable or option that an error names.
 
     Raises:
         ConfigurationError: it is no size, or less than a byte.
@@ -171,12 +173,12 @@ def size(text: str) -> int | None:
         return None
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", text))
+        raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", text, name))
     unit = (match[2] or "b").lower()
     scale = (1024 if "i" in unit else 1000) ** "bkmgt".index(unit[0])
     found = int(float(match[1]) * scale) if "." in match[1] else int(match[1]) * scale
     if found < 1:
-        raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", text))
+        raise ConfigurationError(_wrong("CACHEKIT_MAX_SIZE", text, name))
     return found
 
 
@@ -213,9 +215,9 @@ def _choice(name: str, value: str, allowed: tuple[_Choice, ...]) -> _Choice:
     raise ConfigurationError(_wrong(name, value))
 
 
-def _wrong(name: str, value: str) -> str:
+def _wrong(name: str, value: str, shown: str | None = None) -> str:
     allowed = next(variable.allowed for variable in VARIABLES if variable.name == name)
-    return f"{name}={value!r} is not allowed; use {allowed}"
+    return f"{shown or name}={value!r} is not allowed; use {allowed}"
 
 
 def _unknown(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def gc(
     """
     with reporting(json=json, debug=debug) as out:
         shelf = Shelf(out, dir=dir, namespace=None)
-        limit = shelf.settings.max_size if max_size is None else size(max_size)
+        limit = shelf.settings.max_size if max_size is None else size(max_size, "--max-size")
         shelf.ids  # noqa: B018  a store that cannot be read is not reported as an empty one
         from cachekit.runtime import housekeeping
 

@@ -23,6 +23,7 @@ from cachekit.bundle.eviction import Group, Member, Plan, Use
 from cachekit.errors import StoreError, UnsupportedError
 from cachekit.store import files, guards, mounts
 from cachekit.store.holdings import File, Holdings, Profile, Surveyor, rubbish, size_of
+from cachekit.store.rehearsal import Rehearsal
 from cachekit.store.removal import Remover
 
 if TYPE_CHECKING:
@@ -134,17 +135,25 @@ class Collector:
         """What `collect` would do now. Changes nothing. Raises `StoreError`, `UnsupportedError`."""
         _check_supported(self._root)
         holdings = self._surveyor.look()
-        choice = self._choose(holdings)
-        members = choice.members
+        rehearsal = Rehearsal(self._seen)
+        before, swept = holdings.total, 0
+        evicted: list[Evicted] = []
+        for _ in range(ROUNDS):
+            choice = self._choose(holdings)
+            swept += sum(file.size for file in choice.rubbish)
+            holdings = rehearsal.sweep(holdings, choice.rubbish)
+            if not choice.members:
+                break
+            holdings = rehearsal.evict(holdings, choice.members)
+            evicted += [choice.groups[member] for member in choice.plan.evicted]
+            holdings = rehearsal.sweep(holdings, self._choose(holdings).rubbish)
         return Collected(
-            before=holdings.total,
-            after=choice.plan.left,
+            before=before,
+            after=holdings.total,
             limit=self._limit,
-            rubbish=sum(file.size for file in choice.rubbish),
-            evicted=tuple(choice.groups[member] for member in choice.plan.evicted),
-            removed=tuple(
-                of for of, its in members.items() if len(its) == sum(m.profile == of for m in choice.groups)
-            ),
+            rubbish=swept,
+            evicted=tuple(evicted),
+            removed=tuple(rehearsal.removed),
             kept=_kept(holdings),
             problems=holdings.problems,
         )

@@ -56,6 +56,20 @@ def test_a_dry_run_tells_and_changes_nothing(two: Home) -> None:
     assert {name: data for name, data in two.files().items() if name.startswith("store")} == store
 
 
+@pytest.mark.parametrize("less", [1, 100, 5_000, 20_000, 10**9])
+def test_a_dry_run_comes_to_what_the_real_run_comes_to(two: Home, less: int) -> None:
+    """Sizes, evictions and removals are those of the run that is not dry."""
+    two.store.write_blob(b"nobody names this")
+    limit = str(max(1, _bytes(two) - less))
+
+    told = two.run("gc", "--dry-run", "--max-size", limit, "--json").json
+    done = two.run("gc", "--max-size", limit, "--json").json
+
+    for name in ("bytes_before", "bytes_after", "unneeded_bytes", "evicted", "removed", "fits"):
+        assert told[name] == done[name], name
+    assert done["bytes_after"] == _bytes(two) >= 0
+
+
 def test_the_least_used_goes_first(two: Home) -> None:
     """Of two bundles the one that was used less goes, and the manifest says so at once."""
     limit = _bytes(two) - 100
@@ -139,6 +153,8 @@ def test_a_size_that_is_none_is_status_2(given: str, stocked: Home) -> None:
 
     assert answer.code == 2
     assert "10GiB, 500MB" in answer.err
+    assert "--max-size=" in answer.err
+    assert "CACHEKIT_MAX_SIZE" not in answer.err
     assert stocked.files() == before
 
 
