@@ -19,10 +19,11 @@ from cachekit.identity import Plan
 from cachekit.logs import said
 from cachekit.runtime import counters, recorder
 from cachekit.runtime.backend import Call, Graph
+from cachekit.runtime.counters import Outcome
 from cachekit.runtime.facts import Facts
-from cachekit.runtime.generations import Generations
+from cachekit.runtime.generations import Generations, Ran
 from cachekit.runtime.profile import Profile
-from cachekit.runtime.signature import call_key, call_signature
+from cachekit.runtime.signature import call_key, call_signature, short_signature
 from cachekit.runtime.units import dynamic_units, static_unit
 
 Labeller = Callable[[str, Sequence[Any], Mapping[str, Any]], "Shape | None"]
@@ -133,17 +134,27 @@ class Calls:
             profile = context.compiled[-1].profile if context.compiled else self._host.profile
             for graph in context.compiled:
                 graph.orphaned = True
-                graph.profile.forgo(graph.needs)
+                self.unfinished(graph, "a call that failed")
             if profile is not None and self._host.live():
                 self.absorb(profile, None)
             self._generations.abandon()
         except Exception as exc:
             self._host.failed(exc)
 
+    def unfinished(self, graph: Graph, name: str) -> None:
+        """A graph was compiled outside of a call that ended well; ``name`` says what it was for."""
+        if graph.outcome.missed:
+            self._host.facts.misses.add(graph.profile, graph.profile.units_for(graph.needs), name)
+        graph.profile.forgo(graph.needs)
+
     def _ended(self, context: Call, name: str, args: Any, kwargs: Any, tensor: type) -> None:
         """A call went well: its units are known from here on, and its shape belongs to the generation."""
         if context.ran is not None or context.compiled or self._host.recording.waiting:
-            self._register(context, lambda: _signature(name, args, kwargs, tensor))
+            missed = self._register(context, lambda: _signature(name, args, kwargs, tensor))
+            if missed is not None and missed[0].found:
+                shape = self._shape(name, args, kwargs)
+                told = shape.label if shape is not None else short_signature(name, args, kwargs, tensor)
+                self._host.facts.misses.add(*missed, told)
         if self._generations.is_new(context.key):
             alone = self._generations.add(context.key, self._shape(name, args, kwargs))
             if alone:
@@ -156,8 +167,12 @@ class Calls:
             self._host.facts.note(f"no label for a shape: {said(exc)}")
             return None
 
-    def _register(self, context: Call, signature: Callable[[], str]) -> None:
-        """Find or make the units of a call that compiled, or of the first call with its signature."""
+    def _register(self, context: Call, signature: Callable[[], str]) -> Ran | None:
+        """Find or make the units of a call that compiled, or of the first call with its signature.
+
+        Returns them where something had to be made.
+        """
+        outcome = Outcome()
         graphs = context.compiled or context.ran or []
         profile = graphs[-1].profile if graphs else self._host.profile
         assert profile is not None  # bound, or the session would not be live
@@ -175,9 +190,10 @@ class Calls:
             if not graphs and self._host.plan.scope != "caller":
                 self._host.facts.note("torch compiled nothing for this call")
         else:
-            return  # another thread compiled it just now, and is about to make its unit
+            return None  # another thread compiled it just now, and is about to make its unit
         profile.use(units)
         self._generations.learn(context.key, (profile, units))
+        return (profile, units) if outcome.missed else None
 
     def _units_of_earlier(
         self, profile: Profile, graphs: list[Graph], call: Call, signature: Callable[[], str]

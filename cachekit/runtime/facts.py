@@ -8,9 +8,12 @@ from collections.abc import Iterable
 
 from cachekit.runtime.counters import Outcome, Tally
 from cachekit.runtime.installer import Installed
+from cachekit.runtime.misses import Misses
 from cachekit.runtime.profile import Needs
 from cachekit.runtime.report import gain
 from cachekit.runtime.stopwatch import Stopwatch
+
+MAX_REASONS = 64
 
 
 class Facts:
@@ -28,14 +31,31 @@ class Facts:
         self.covered_hit = False
         """Whether a covered call hit anything; what this session hit of its own making does not count."""
         self.saved: list[int] = []
+        self.misses = Misses()
         self.reasons: list[str] = []
+        self._untold = 0
         self._lock = threading.RLock()
 
     def note(self, reason: str) -> None:
-        """Keep a reason, once."""
+        """Keep a reason, once; beyond `MAX_REASONS` they are counted."""
         with self._lock:
-            if reason not in self.reasons:
+            if reason in self.reasons:
+                return
+            if len(self.reasons) < MAX_REASONS:
                 self.reasons.append(reason)
+            else:
+                self._untold += 1
+
+    def told(self) -> list[str]:
+        """What was noted, why calls compiled although there was a bundle, and what was not installed."""
+        with self._lock:
+            found = [*self.reasons, *self.misses.told]
+            if self._untold:
+                found.insert(len(self.reasons), f"and {self._untold} more reasons")
+            if self.skipped and (self.misses.told or not self.installed):
+                text, _ = self.skipped.most_common(1)[0]
+                found.append(f"{self.skipped.total()} artifacts were not installed on this host: {text}")
+        return found
 
     def add_installed(self, done: Installed) -> None:
         """What one installation did."""

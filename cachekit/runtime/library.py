@@ -93,7 +93,7 @@ class Library:
         if found is None:
             return f"{subject}; no other fingerprint is stored"
         other, differences = found
-        return f"{subject}; nearest is {other.id[:12]}, which differs in {_told(differences)}"
+        return f"{subject}; nearest is {other.id[:12]}, which differs in {told(differences)}"
 
     def _lost_its_head(self, fingerprint: Fingerprint) -> bool:
         """Whether documents wait for a head: it was lost, or their writer died, or is still at it."""
@@ -177,7 +177,7 @@ class Library:
         return self._ceiling.after_save(written)
 
 
-def _told(differences: Sequence[Difference]) -> str:
+def told(differences: Sequence[Difference]) -> str:
     """Differences for one line of a log; ``cachekit explain`` tells all of them, whole."""
     shown = [
         text if len(text) <= MAX_TOLD_LENGTH else text[:MAX_TOLD_LENGTH] + "…"

@@ -174,6 +174,11 @@ class Profile:
             found = [unit for unit in units if needs.graphs <= set(unit.needs)]
             return min(found, key=lambda unit: (len(unit.needs), unit.id), default=None)
 
+    def units_for(self, needs: Needs) -> tuple[str, ...]:
+        """The id of `unit_for`, if there is one."""
+        found = self.unit_for(needs)
+        return (found.id,) if found is not None else ()
+
     def add_unit(self, unit: Unit, kernels: Iterable[str]) -> None:
         """A unit that was compiled now; one that is already known is left as it was recorded cold."""
         with self._lock:
@@ -210,10 +215,13 @@ class Profile:
 
     def forgo(self, needs: Needs) -> None:
         """A graph was compiled outside of a call that ended well: nothing is claimed for its unit any more."""
-        found = self.unit_for(needs)
-        if found is not None:
-            with self._lock:
-                self._claimed.add(found.id)
+        with self._lock:
+            self._claimed.update(self.units_for(needs))
+
+    @property
+    def ran(self) -> bool:
+        """Whether anything was compiled or looked up for it."""
+        return bool(self._claimed)
 
     def covers(self, unit_ids: Iterable[str]) -> bool:
         """Whether the bundle that was found lists all of these units, be they usable on this host or not."""

@@ -19,10 +19,13 @@ from cachekit.runtime.background import quietly
 from cachekit.runtime.facts import Facts
 from cachekit.runtime.forks import held_here, renew_in_child, unforkable
 from cachekit.runtime.installer import install
-from cachekit.runtime.library import Library
+from cachekit.runtime.library import Library, told
 from cachekit.runtime.process import PrivateFolder
 from cachekit.runtime.profile import Pending, Profile
 from cachekit.runtime.story import Story
+
+MAX_EXPLAINED = 6
+"""Fingerprints of one session that are explained: an engine may change its pipeline before each call."""
 
 
 class Profiles:
@@ -38,6 +41,7 @@ class Profiles:
         self._offer_all = offer_all
         self._lock = threading.RLock()
         self._met: dict[str, Profile] = {}
+        self._last: Fingerprint | None = None
         self._noted: set[str] = set()
         self._nearest: dict[str, str] = {}
         renew_in_child(self)
@@ -52,13 +56,22 @@ class Profiles:
                 started = time.perf_counter()
                 bundle, damaged = self._install(fingerprint, host)
                 self._met[fingerprint.id] = Profile(
-                    fingerprint, host, bundle, damaged=damaged, offer_all=self._offer_all
+                    fingerprint,
+                    host,
+                    bundle,
+                    damaged=damaged or (),
+                    offer_all=self._offer_all,
+                    refused=damaged is None,
+                    changed_from=self._last,
                 )
                 self._facts.load_s += time.perf_counter() - started
+            self._last = fingerprint
             return self._met[fingerprint.id]
 
-    def _install(self, fingerprint: Fingerprint, host: Mapping[str, str]) -> tuple[Bundle | None, set[str]]:
-        """The bundle that was installed, if any, and the identities in it that are damaged."""
+    def _install(
+        self, fingerprint: Fingerprint, host: Mapping[str, str]
+    ) -> tuple[Bundle | None, set[str] | None]:
+        """The bundle that was installed, if any, and the identities in it that are damaged; None: it was refused."""
         try:
             with self._facts.steps("find"):
                 bundle = self.library.find(fingerprint)
@@ -69,7 +82,7 @@ class Profiles:
             self._facts.note(f"bundle not used: {exc.diagnostics()}")
             told = "cachekit cannot use what is kept, and starts cold: %s"
             self._story.trouble("unused", told, exc, fingerprint=fingerprint.id[:12])
-            return None, set()
+            return None, None
         self._facts.add_installed(done)
         if done.problems:
             told = "cachekit cannot use a part of the bundle, which is compiled again: %s"
@@ -107,12 +120,30 @@ class Profiles:
         """Whether the calling thread was interrupted inside of a profile, which publishing would wait for."""
         return held_here(self._lock) or any(profile.held_here for profile in self._all())
 
-    def explanation(self, profile: Profile, bundle: Bundle | None) -> str:
-        """Why nothing was hit, found out once; ``bundle`` is what was installed."""
-        fid = profile.fingerprint.id
-        if fid not in self._nearest:
-            self._nearest[fid] = self.library.explain(profile.fingerprint, bundle)
-        return self._nearest[fid]
+    def explanations(self, current: Profile, *, inert: bool) -> list[str]:
+        """Why fingerprints of this session had no bundle, and why that of ``current`` got no hit if it is inert.
+
+        Why a bundle was refused was noted then.
+        """
+        absent = [profile for profile in self._all() if not profile.found and not profile.refused]
+        wanted = [profile for profile in absent if profile.ran or profile is current]
+        if current.found and inert:
+            wanted.append(current)
+        more = len(wanted) - MAX_EXPLAINED
+        found = [self._explanation(profile) for profile in wanted[-MAX_EXPLAINED:]]
+        return [*found, f"no bundle for {more} earlier fingerprints of this session"] if more > 0 else found
+
+    def _explanation(self, profile: Profile) -> str:
+        """Of one fingerprint, found out once."""
+        mine, before = profile.fingerprint, profile.changed_from
+        if mine.id not in self._nearest:
+            if before is None or profile.found:
+                text = self.library.explain(mine, profile.bundle if profile.found else None)
+            else:
+                text = f"the fingerprint changed from {before.id[:12]} to {mine.id[:12]} while attached, for which "
+                text += f"there was no bundle: {told(before.diff(mine))}"
+            self._nearest[mine.id] = text
+        return self._nearest[mine.id]
 
     def publish(self) -> bool:
         """Publish what each profile has that its bundle lacks, and note warm starts in the manifest.

@@ -1,4 +1,4 @@
-"""Making a session's report: its facts and the bundle as it is now, and why nothing was hit where nothing was."""
+"""Making a session's report: its facts and the bundle as it is now, and why something was compiled where it was."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ def report(
 
 
 def reasons(facts: Facts, profile: Profile | None, profiles: Profiles | None) -> list[str]:
-    """Everything noted, and where nothing was hit, the nearest stored fingerprint and what differs."""
-    if profiles is None or profile is None or facts.hits:
-        return list(facts.reasons)
-    if facts.installed and not facts.inert:
-        return list(facts.reasons)  # nothing that the bundle covers ran yet
-    bundle = profile.bundle if facts.installed else None  # what this session saved explains nothing
-    return [*facts.reasons, profiles.explanation(profile, bundle)]
+    """Everything noted, and for each fingerprint without a bundle, or with an inert one, what differs from others."""
+    if profiles is None or profile is None:
+        return facts.told()
+    return [*facts.told(), *profiles.explanations(profile, inert=facts.inert)]

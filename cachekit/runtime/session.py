@@ -191,7 +191,7 @@ class Session:
                 call.compiled.append(graph)
             else:
                 graph.orphaned = True
-                graph.profile.forgo(graph.needs)
+                self._calls.unfinished(graph, "a call that was not observed")
 
     def current_call(self) -> Call | None:
         """The observed forward that this thread is in."""
@@ -201,8 +201,12 @@ class Session:
         """What raises where something would be compiled; in strict mode only."""
         return self._raise_strict if self.settings.mode == "strict" and not self._closed else None
 
+    @property
+    def _has_installed(self) -> bool:
+        return bool(self.facts.installed) and self.profile is not None and self.profile.found
+
     def _raise_strict(self) -> None:
-        why = ["the installed bundle does not cover it"] if self.facts.installed else self.report().reasons
+        why = ["the installed bundle does not cover it"] if self._has_installed else self.report().reasons
         raise StrictMissError(f"CACHEKIT_MODE=strict, and this call would compile: {'; '.join(why)}")
 
     def observed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:

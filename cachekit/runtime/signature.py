@@ -15,6 +15,8 @@ from typing import Any
 
 Key = tuple[Any, ...]
 
+MAX_SIZES = 4
+
 
 def call_key(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type) -> Key:
     """A hashable key of one call; equal keys have equal signatures. ``tensor`` is ``torch.Tensor``."""
@@ -54,6 +56,15 @@ def call_signature(
         "kwargs": {name: _leaf(value, tensor) for name, value in kwargs.items()},
     }
     return _text(body)
+
+
+def short_signature(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], tensor: type) -> str:
+    """The sizes of a call's first tensors, for people: ``module(4x16, 4x8)``."""
+    given = [*args, *kwargs.values()]
+    sizes = [
+        "x".join(map(str, _layout(value)[0])) or "scalar" for value in given if isinstance(value, tensor)
+    ]
+    return f"{name}({', '.join(sizes[:MAX_SIZES])}{', …' if len(sizes) > MAX_SIZES else ''})"
 
 
 def _mode(*, grad: bool) -> dict[str, bool]:

@@ -231,6 +231,93 @@ def test_a_bundle_saves_what_it_saves_once(start: Start) -> None:
     assert report.hits["inductor"] == 4
 
 
+# --- why something was compiled ------------------------------------------------------------------------------------
+
+
+def test_a_hit_on_one_s_own_compile_hides_no_reason(start: Start) -> None:
+    """That there was no bundle stays true when the session finds again what it made."""
+    module = Product()
+    cold = start(module)
+    for _ in range(2):
+        torch._dynamo.reset()
+        call(module, 4)
+
+    assert cold.report().hits
+    assert cold.report().reasons == ("no bundle for this fingerprint; no other fingerprint is stored",)
+
+
+def test_sizes_that_the_bundle_lacks_are_named(start: Start) -> None:
+    """By their label where there is one, else by the sizes of the call; what is covered is not named."""
+    run(start, 4)
+    module = Product()
+    warm = start(module, plan=Plan("cpu"))
+    call(module, 4)
+    assert warm.report().reasons == ()
+    call(module, 5)
+
+    assert warm.report().misses
+    assert warm.report().reasons == ("the installed bundle does not cover module(5x8)",)
+
+
+def test_a_call_that_failed_is_named_too(start: Start) -> None:
+    """What it compiled was not covered either."""
+    run(start, 4)
+    module = Product()
+    warm = start(module)
+    with pytest.raises(CancelledError):
+        call(module, 5, cancel)
+
+    assert warm.report().misses
+    assert warm.report().reasons == ("the installed bundle does not cover a call that failed",)
+
+
+def test_a_change_while_attached_is_told(start: Start) -> None:
+    """From which fingerprint to which, and what differs; the one with a bundle is not blamed."""
+    run(start, 4)
+    module, now = Product(), [FINGERPRINT]
+    warm = start(module, identify=lambda: now[0])
+    call(module, 4)
+    now[0] = OTHER
+    call(module, 5)
+    torch._dynamo.reset()
+    call(module, 5)
+
+    (reason,) = warm.report().reasons
+    assert reason.startswith(f"the fingerprint changed from {FINGERPRINT.id[:12]} to {OTHER.id[:12]} while")
+    assert 'pipeline.family: "toy" / "other"' in reason
+
+
+def test_many_changes_are_bounded(start: Start) -> None:
+    """An engine that changes its pipeline before each call gets some of them told, and the rest counted."""
+    module, number = Product(), [0]
+
+    def identify() -> Fingerprint:
+        return Fingerprint.of({**FINGERPRINT.components, "pipeline": {"family": str(number[0])}})
+
+    made = start(module, identify=identify)
+    for number[0] in range(8):
+        torch._dynamo.reset()
+        call(module, 4)
+
+    reasons = made.report().reasons
+    assert len(reasons) == 7
+    assert reasons[-1] == "no bundle for 2 earlier fingerprints of this session"
+
+
+def test_a_bundle_that_is_refused_is_not_called_absent(start: Start, tmp_path: Path) -> None:
+    """One reason, not two that contradict each other."""
+    run(start, 4)
+    for key in (tmp_path / "cachekit" / "keys" / "trusted").iterdir():
+        key.unlink()
+    (tmp_path / "cachekit" / "keys" / "signing.pem").unlink()
+    module = Product()
+    cold = start(module, mode="readonly")
+    call(module, 4)
+
+    (reason,) = cold.report().reasons
+    assert reason.startswith("bundle not used: untrusted")
+
+
 # --- whose it is ---------------------------------------------------------------------------------------------------
 
 
