@@ -150,6 +150,29 @@ def test_an_interrupt_passes_through_attach_and_leaves_nothing(
     assert made.save(wait=True)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("death", [SystemExit(), Timeout()], ids=repr)
+def test_a_save_that_is_killed_is_no_save_and_loses_nothing(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, death: BaseException
+) -> None:
+    """Whoever waited for it is told, and the next save has all of it."""
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        raise death
+
+    module = Product()
+    made = attach(module, save="close")
+    call(module)
+    with monkeypatch.context() as patch:
+        patch.setattr(Library, "publish", die)
+        assert not made.save(wait=True)
+        assert made.state == "dirty"
+
+    assert made.save(wait=True)
+    assert made.state == "clean"
+    assert made.report().saved_generations == (1,)
+
+
 # --- threads -------------------------------------------------------------------------------------------------------
 
 
