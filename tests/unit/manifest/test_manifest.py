@@ -272,7 +272,7 @@ def test_a_rebuild_goes_on_past_what_it_cannot_read(manifest: Manifest, world: W
 
     ((fid, reason),) = rebuilt.problems
     assert fid == strange.id
-    assert stranger.keyid in reason
+    assert stranger.keyid[:12] in reason
     assert [record.fingerprint_id for record in manifest.bundles()] == [FID]
 
 
