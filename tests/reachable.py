@@ -25,10 +25,18 @@ _moved = {
     path: Path(_POINT, name) for name, path in (("repository", _HERE), ("python", _PREFIX)) if _covered(path)
 }
 
-REPOSITORY = _moved.get(_HERE, _HERE)
-PYTHON = str(
-    _moved[_PREFIX] / Path(sys.executable).relative_to(_PREFIX) if _PREFIX in _moved else sys.executable
-)
+
+def there(path: str) -> str:
+    """Where a path of this process is found: the same, or below a place that the mounts made."""
+    # The interpreter first: its folder may lie in the repository.
+    for old in (_PREFIX, _HERE):
+        if old in _moved and Path(path).is_relative_to(old):
+            return str(_moved[old] / Path(path).relative_to(old))
+    return path
+
+
+REPOSITORY = Path(there(str(_HERE)))
+PYTHON = there(sys.executable)
 MOUNTS = "".join(
     f"{line}\n"
     for line in (

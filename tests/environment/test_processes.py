@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import reachable
 from tests.environment.containers import UNKNOWN_USER, Container, told
 
 TRY = """
@@ -34,7 +35,7 @@ def test_flags_of_the_interpreter_do_not_matter(options: tuple[str, ...]) -> Non
     """Isolated, without assertions and docstrings, without bytecode, without site: it works as always."""
     if options == ("-P",) and sys.version_info < (3, 11):
         pytest.skip("Python 3.11 brought -P")
-    script = f"sys.path[1:1] = {sys.path!r}" if "-S" in options else ""
+    script = f"sys.path[1:1] = {[reachable.there(path) for path in sys.path]!r}" if "-S" in options else ""
 
     assert works(HERE.but(python=options).run(script + TRY))
 
