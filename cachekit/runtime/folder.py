@@ -144,17 +144,21 @@ def _make(parent: Path) -> tuple[Path, _Lock]:
     """A new folder and its lock."""
     for _ in range(_ATTEMPTS):
         path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        lock = None
         try:
             path.chmod(0o700)  # whatever the umask took away
             lock = _Lock(path)
             if os.fstat(lock.descriptor).st_nlink:
                 return path, lock
-            lock.release()
         except (BlockingIOError, FileNotFoundError):
             pass
         except OSError:
             _delete(path)
+            if lock is not None:
+                lock.release()  # what could not be deleted is the next process's to remove
             raise
+        if lock is not None:
+            lock.release()
         # Somebody who starts now took it for a dead one's, between the making and the lock.
     raise BlockingIOError(errno.EAGAIN, "private folders are removed as soon as they are made")
 
