@@ -123,22 +123,26 @@ class SessionBackend:
         folder = shared.folder
         if folder is not None and not folder.intact:
             _relocate(host, f"{folder.path}: it was removed")
+        compiled, reason = self._attempt(graph, inputs, refuse)
+        if compiled is None and _relocate(host, reason):
+            compiled, reason = self._attempt(graph, inputs, refuse)
+        if compiled is not None:
+            return compiled
+        host.disable(f"a graph runs uncompiled, because no folder takes what the compiler writes: {reason}")
+        uncompiled: Callable[..., Any] = graph.forward
+        return uncompiled
+
+    def _attempt(
+        self, graph: Any, inputs: Sequence[Any], refuse: Callable[[], None] | None
+    ) -> tuple[Callable[..., Any] | None, str]:
+        """The compiled graph; None, and why, where the private folder could not take what the compiler writes."""
         try:
-            return self._inductor(graph, inputs, refuse)
+            return self._inductor(graph, inputs, refuse), ""
         except Exception as exc:
             reason = _folder_reason(exc)
             if reason is None:
                 raise
-        if _relocate(host, reason):
-            try:
-                return self._inductor(graph, inputs, refuse)
-            except Exception as exc:
-                reason = _folder_reason(exc)
-                if reason is None:
-                    raise
-        host.disable(f"a graph runs uncompiled, because no folder takes what the compiler writes: {reason}")
-        uncompiled: Callable[..., Any] = graph.forward
-        return uncompiled
+            return None, reason
 
     def _inductor(
         self, graph: Any, inputs: Sequence[Any], refuse: Callable[[], None] | None
